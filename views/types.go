@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/registry"
 )
@@ -19,6 +20,7 @@ type (
 	PortNumber = registry.PortNumber
 	Protocol   = registry.Protocol
 	Endpoint   = registry.Endpoint
+	State      = health.State
 )
 
 // Version orders everything that is published in a region. Epoch rises at
@@ -55,24 +57,13 @@ func ParseVersion(s string) (Version, error) {
 	return Version{epoch, seq}, nil
 }
 
-// State is the verdict on an instance as readers see it.
-type State uint8
-
-// The four states (HEALTH.md §1). Serving is everything but Ineligible.
+// The four states (HEALTH.md §1).
 const (
-	Unknown State = iota
-	Eligible
-	Degraded
-	Ineligible
+	Unknown    = health.Unknown
+	Eligible   = health.Eligible
+	Degraded   = health.Degraded
+	Ineligible = health.Ineligible
 )
-
-var stateNames = [...]string{"unknown", "eligible", "degraded", "ineligible"}
-
-// String is the state's name on every surface.
-func (s State) String() string { return stateNames[s] }
-
-// Serving reports whether an instance in this state may be given traffic.
-func (s State) Serving() bool { return s != Ineligible }
 
 // Confidence says how much a view's set can be trusted.
 type Confidence uint8
