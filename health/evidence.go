@@ -1,0 +1,107 @@
+package health
+
+import (
+	"time"
+
+	"github.com/sightlinedev/sightline/registry"
+)
+
+// SelfStatus is what an instance says of itself.
+type SelfStatus uint8
+
+// The self statuses, ordered so that of two reports of one moment the more
+// cautious speaks. The zero value is no status, and no sample may carry it.
+const (
+	NoStatus SelfStatus = iota
+	Serving
+	Draining
+	NotServing
+)
+
+var selfStatusNames = [...]string{"none", "SERVING", "DRAINING", "NOT_SERVING"}
+
+// String is the status's name on every surface.
+func (s SelfStatus) String() string { return selfStatusNames[s] }
+
+// Sample is one piece of evidence on one instance. Only self-reports are
+// evaluated; Observe refuses samples of any other class.
+type Sample struct {
+	UID   registry.UID
+	Class registry.EvidenceClass
+	// At is when it was observed, on this server's clock: its arrival less the
+	// age that the reporter stated.
+	At time.Time
+	// Status is the instance's own word (ClassSelf).
+	Status SelfStatus
+	// Interval is how often the reporter said it would report; 0 is 2 s. It
+	// sets the silence limit (HEALTH.md §1).
+	Interval time.Duration
+	// Degraded names the dependencies that the instance calls degraded,
+	// sorted; recorded, and shown to whoever asks why.
+	Degraded []string
+}
+
+// Urgent reports whether the sample must not be lost when an inbox is full:
+// the instance's word that it does not serve, or is about to stop
+// (STORE.md §6).
+func (s *Sample) Urgent() bool {
+	return s.Class == registry.ClassSelf && (s.Status == NotServing || s.Status == Draining)
+}
+
+// Transition is one entry of the log: an instance's state or membership moved.
+type Transition struct {
+	UID      registry.UID
+	From, To State
+	Member   bool // after the transition
+	Draining bool // after the transition
+	Rule     Rule
+	Detail   string
+	Removal  registry.Removal // set when the instance is gone
+	At       time.Time
+}
+
+// IncidentKind is what an incident is about.
+type IncidentKind uint8
+
+// The incidents that one service's evidence can raise.
+const (
+	// SuspectLeases: so many leases lapsed within one term that the renewal
+	// path is suspect (HEALTH.md §6).
+	SuspectLeases IncidentKind = iota
+	// OnlyUnadmitted: the last member went by its authority and only
+	// instances without good evidence are left (HEALTH.md §5).
+	OnlyUnadmitted
+)
+
+var incidentNames = [...]string{"suspect-leases", "only-unadmitted"}
+
+// String is the incident's name in logs and metrics.
+func (k IncidentKind) String() string { return incidentNames[k] }
+
+// Incident is something that a person should hear of, once per episode.
+type Incident struct {
+	Kind   IncidentKind
+	Detail string // the numbers
+	At     time.Time
+}
+
+// Outcome is what a judgement changed.
+type Outcome struct {
+	// Changed holds the whole verdicts that differ from the last ones in
+	// anything but their text, by UID. Removed instances are not among them:
+	// their registry change says it.
+	Changed     []Verdict
+	Transitions []Transition
+	Incidents   []Incident
+	// AgedOut are instances whose lease lapsed ten minutes ago: the caller
+	// asks the registry to remove them (registry.LapsedOut). They are named
+	// again every minute until they are gone.
+	AgedOut []registry.UID
+	// Next is when to judge again without new input; zero: never.
+	Next time.Time
+}
+
+// Empty reports whether the judgement changed nothing.
+func (o *Outcome) Empty() bool {
+	return len(o.Changed) == 0 && len(o.Transitions) == 0 && len(o.Incidents) == 0 && len(o.AgedOut) == 0
+}
