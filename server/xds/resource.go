@@ -93,7 +93,14 @@ type rendering struct {
 	size  views.SizeClass // gRPC only
 	java  bool            // gRPC only: ignores an empty assignment, so it gets a full drop instead
 	zone  string          // the caller's zone
+	// outbound is where this Envoy's outbound listener binds: node metadata
+	// outboundKey, as ip:port. Zero: renderConfig.outbound.
+	outbound netip.AddrPort
 }
+
+// outboundKey is the key of node.metadata by which an Envoy asks for another
+// address of its outbound listener than the server's default.
+const outboundKey = "sightline.outbound"
 
 // encoded is one resource, encoded once and shared by every stream that is
 // given it. It is immutable.
@@ -128,6 +135,9 @@ func parseVersion(s string) (at views.Version, render string, ok bool) {
 // renderConfig is what shapes resources beside views and clients.
 type renderConfig struct {
 	outbound netip.AddrPort // where Envoy's outbound listener binds
+	// refused is told of a resource that breaks a rule of its clients and is
+	// not sent: the last good bytes stay, or there is none. May be nil.
+	refused func(t typ, name string, reason error)
 }
 
 // serviceSet is the set of services that a composite is made of.
@@ -152,6 +162,8 @@ type serviceSet struct {
 //		the assignment of a service that is deleted, forbidden or unknown, for a
 //		client that cannot be told a removal: no endpoint; towards Java one
 //		endpoint (the last of last, which may be nil, or 192.0.2.1:9) and a drop of 100 %
+//	(*renderer).forget(views.Name)
+//		drops what is kept of a service; to be called when it is deleted
 //	(*renderer).clusterNames(v *views.View) []string
 //		the names of the service's Clusters, the default port's first
 //	(*renderer).composite(t typ, set serviceSet, rd rendering) *encoded
