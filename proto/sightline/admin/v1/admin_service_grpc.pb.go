@@ -4,9 +4,6 @@
 // - protoc             (unknown)
 // source: sightline/admin/v1/admin_service.proto
 
-// Package adminv1 is what operators are shown: status, clients, explanations, evidence
-// and transitions.
-
 package adminv1
 
 import (

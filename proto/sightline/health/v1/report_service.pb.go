@@ -4,9 +4,6 @@
 // 	protoc        (unknown)
 // source: sightline/health/v1/report_service.proto
 
-// Package healthv1 is the wire form of evidence: reports of instances, probers and
-// callers, and the assignment of probers.
-
 package healthv1
 
 import (

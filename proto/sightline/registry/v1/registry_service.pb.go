@@ -4,10 +4,6 @@
 // 	protoc        (unknown)
 // source: sightline/registry/v1/registry_service.proto
 
-// Package registryv1 is the wire form of desired state: the rows of registry, and the
-// service that reads and writes them. registry/wire converts them; nothing else
-// in the core sees these types.
-
 package registryv1
 
 import (
@@ -1004,7 +1000,7 @@ func (x *ListContractsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// DeleteContractRequest deletes a contract; its services fall back to the defaults.
+// DeleteContractRequest deletes a contract that no service names.
 type DeleteContractRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Namespace of the contract, a DNS label.
@@ -1469,8 +1465,8 @@ func (x *ListProfilesResponse) GetNextPageToken() string {
 type RegisterInstanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The instance. Without an identity it is the caller's own; without a lease
-	// it is the contract's. The same label, identity and address again is the
-	// same instance.
+	// it is the contract's. Without a uid it is always a new one: a restart is a
+	// new instance.
 	Instance *Instance `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Check everything, change nothing.
 	ValidateOnly bool `protobuf:"varint,2,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
@@ -2571,8 +2567,8 @@ type Change_PutService struct {
 }
 
 type Change_PutInstance struct {
-	// Registers the instance, or replaces the row of the instance that has its
-	// label, identity and address.
+	// Replaces the row of the instance that has this uid or label; registers it
+	// anew where there is none, or its identity or address differs.
 	PutInstance *Instance `protobuf:"bytes,2,opt,name=put_instance,json=putInstance,proto3,oneof"`
 }
 

@@ -4,8 +4,6 @@
 // - protoc             (unknown)
 // source: sightline/resolve/v1/resolve_service.proto
 
-// Package resolvev1 is the service that answers with one published view.
-
 package resolvev1
 
 import (

@@ -4,9 +4,6 @@
 // 	protoc        (unknown)
 // source: sightline/view/v1/view.proto
 
-// Package viewv1 is the wire form of published views and the service that streams them.
-// views/wire converts them.
-
 package viewv1
 
 import (
