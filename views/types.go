@@ -23,6 +23,15 @@ type (
 	State      = health.State
 )
 
+// The protocols a port can declare.
+const (
+	TCP   = registry.TCP
+	UDP   = registry.UDP
+	HTTP  = registry.HTTP
+	HTTP2 = registry.HTTP2
+	GRPC  = registry.GRPC
+)
+
 // Version orders everything that is published in a region. Epoch rises at
 // every start, Seq never goes back while the store lives (DESIGN.md §8).
 type Version struct{ Epoch, Seq uint64 }
