@@ -142,14 +142,21 @@ type renderConfig struct {
 
 // serviceSet is the set of services that a composite is made of.
 type serviceSet struct {
-	// key is a wrapping sum of one 64-bit hash per (service, config version):
-	// equal keys, equal sets. The renderer caches composites by it.
+	// key is a wrapping sum of one 64-bit hash per (Cluster name, config
+	// version): equal keys, equal sets. The renderer caches composites by it.
 	key uint64
 	// at is the version that the composite shows when it is encoded: the newest
 	// of its config versions and of the changes of the set.
 	at views.Version
-	// views lists the members, in order of name. It is called on a cache miss only.
-	views func() []*views.View
+	// members lists the set in order of name. It is called on a cache miss only.
+	members func() []setMember
+}
+
+// setMember is a service in a composite, with the names of those of its
+// Clusters that may be routed to (some of clusterNames, in that order).
+type setMember struct {
+	view     *views.View
+	clusters []string
 }
 
 // The renderer, in render*.go, offers the engine these. All of them may be
