@@ -41,6 +41,11 @@ func newEncoded(t typ, name string, at views.Version, render string, msg proto.M
 	if err != nil {
 		return nil, fmt.Errorf("%s %s cannot be encoded: %w", t, name, err)
 	}
+	return frame(t, name, at, render, value)
+}
+
+// frame wraps an encoded message for both framings.
+func frame(t typ, name string, at views.Version, render string, value []byte) (*encoded, error) {
 	e := &encoded{name: name, at: at, render: render}
 	inner := stringSize(anyTypeURL, len(t.url())) + stringSize(anyValue, len(value))
 	whole := stringSize(resourceAny, inner)
