@@ -1,15 +1,32 @@
 package views
 
 import (
-	"hash/fnv"
 	"iter"
+	"slices"
 )
 
 // buckets is the number of parts that a Snapshot is copied in (STORE.md §5).
 const buckets = 256
 
-// bucket holds the views whose names hash to it; immutable.
-type bucket map[Name]*View
+// entry keeps the name's hash beside the view, so that a lookup compares
+// strings once.
+type entry struct {
+	hash uint32
+	view *View
+}
+
+// bucket holds the views whose names hash to it; immutable. A slice, because a
+// bucket has about a dozen entries and is copied at every publication.
+type bucket []entry
+
+func (b bucket) find(hash uint32, n Name) int {
+	for i := range b {
+		if b[i].hash == hash && b[i].view.Name == n {
+			return i
+		}
+	}
+	return -1
+}
 
 // Generations count the changes of what renderings depend on beside views.
 type Generations struct {
@@ -21,7 +38,7 @@ type Generations struct {
 // only thing that the surfaces (xds, dns, resolve, watch) read.
 type Snapshot struct {
 	head        *head
-	bucketTable [buckets]*bucket
+	bucketTable [buckets]*bucket // 2 KiB, all that a publication copies beside one bucket
 }
 
 type head struct {
@@ -33,19 +50,37 @@ type head struct {
 
 // NewSnapshot builds a snapshot from whole views. Its head is the newest
 // version among them; complete says that no view is missing because of a start.
+// Of two views of one name the later one counts.
 func NewSnapshot(complete bool, views ...*View) *Snapshot {
-	s := &Snapshot{head: &head{complete: complete}}
+	h := &head{complete: complete}
+	s := &Snapshot{head: h}
+	tables := make([]bucket, buckets)
 	for _, v := range views {
-		s = s.With(v)
+		hash := hashName(v.Name)
+		i := hash % buckets
+		if at := tables[i].find(hash, v.Name); at >= 0 {
+			tables[i][at].view = v
+		} else {
+			tables[i] = append(tables[i], entry{hash, v})
+			h.count++
+		}
+		if h.version.Less(v.Version()) {
+			h.version = v.Version()
+		}
+	}
+	for i := range tables {
+		if len(tables[i]) > 0 {
+			s.bucketTable[i] = &tables[i]
+		}
 	}
 	return s
 }
 
 // With returns a snapshot in which v replaces the view of the same name.
-func (s *Snapshot) With(v *View) *Snapshot { return s.replace(v.Name, v, v.Version()) }
+func (s *Snapshot) With(v *View) *Snapshot { return s.replace(v.Name, v, v.Version(), *s.head) }
 
 // Without returns a snapshot that lacks the service, whose deletion is at version at.
-func (s *Snapshot) Without(n Name, at Version) *Snapshot { return s.replace(n, nil, at) }
+func (s *Snapshot) Without(n Name, at Version) *Snapshot { return s.replace(n, nil, at, *s.head) }
 
 // WithHead returns the same views under other head values.
 func (s *Snapshot) WithHead(complete bool, g Generations) *Snapshot {
@@ -56,29 +91,28 @@ func (s *Snapshot) WithHead(complete bool, g Generations) *Snapshot {
 	return &next
 }
 
-func (s *Snapshot) replace(n Name, v *View, at Version) *Snapshot {
+// replace copies the head, the table of pointers and one bucket; everything
+// else is shared with s.
+func (s *Snapshot) replace(n Name, v *View, at Version, h head) *Snapshot {
 	next := *s
-	h := *s.head
 	next.head = &h
-	i := bucketOf(n)
-	nb := make(bucket, 1)
-	if old := s.bucketTable[i]; old != nil {
-		nb = make(bucket, len(*old)+1)
-		for k, ov := range *old {
-			nb[k] = ov
-		}
+	hash := hashName(n)
+	i := hash % buckets
+	var old bucket
+	if s.bucketTable[i] != nil {
+		old = *s.bucketTable[i]
 	}
-	_, had := nb[n]
-	switch {
-	case v != nil && !had:
+	nb := make(bucket, len(old), len(old)+1)
+	copy(nb, old)
+	switch had := old.find(hash, n); {
+	case v != nil && had >= 0:
+		nb[had].view = v
+	case v != nil:
+		nb = append(nb, entry{hash, v})
 		h.count++
-	case v == nil && had:
+	case had >= 0:
+		nb = slices.Delete(nb, had, had+1)
 		h.count--
-	}
-	if v != nil {
-		nb[n] = v
-	} else {
-		delete(nb, n)
 	}
 	next.bucketTable[i] = &nb
 	if h.version.Less(at) {
@@ -87,13 +121,17 @@ func (s *Snapshot) replace(n Name, v *View, at Version) *Snapshot {
 	return &next
 }
 
-// Get returns the service's view, or nil.
+// Get returns the service's view, or nil. It allocates nothing.
 func (s *Snapshot) Get(n Name) *View {
-	b := s.bucketTable[bucketOf(n)]
+	hash := hashName(n)
+	b := s.bucketTable[hash%buckets]
 	if b == nil {
 		return nil
 	}
-	return (*b)[n]
+	if i := (*b).find(hash, n); i >= 0 {
+		return (*b)[i].view
+	}
+	return nil
 }
 
 // All yields every view, in no particular order.
@@ -103,8 +141,8 @@ func (s *Snapshot) All() iter.Seq[*View] {
 			if b == nil {
 				continue
 			}
-			for _, v := range *b {
-				if !yield(v) {
+			for _, e := range *b {
+				if !yield(e.view) {
 					return
 				}
 			}
@@ -125,11 +163,16 @@ func (s *Snapshot) Complete() bool { return s.head.complete }
 // Generations returns the counters that renderings are keyed by.
 func (s *Snapshot) Generations() Generations { return s.head.generations }
 
-// bucketOf hashes by FNV-1a over namespace, NUL, service.
-func bucketOf(n Name) int {
-	h := fnv.New32a()
-	h.Write([]byte(n.Namespace))
-	h.Write([]byte{0})
-	h.Write([]byte(n.Service))
-	return int(h.Sum32() % buckets)
+// hashName is FNV-1a over namespace, NUL, service (STORE.md §5).
+func hashName(n Name) uint32 {
+	const offset, prime = 2166136261, 16777619
+	h := uint32(offset)
+	for i := range len(n.Namespace) {
+		h = (h ^ uint32(n.Namespace[i])) * prime
+	}
+	h *= prime // the NUL
+	for i := range len(n.Service) {
+		h = (h ^ uint32(n.Service[i])) * prime
+	}
+	return h
 }

@@ -1,0 +1,51 @@
+package views
+
+import "time"
+
+// The pace of publications (DESIGN.md §8).
+const (
+	// withdrawalGap is the least time between two withdrawals of one service:
+	// the first goes at once, a second merges what follows within the gap.
+	withdrawalGap = 100 * time.Millisecond
+	// weightGap is the least time between a publication of a service and one
+	// that moves nothing but weights.
+	weightGap = time.Second
+	// minWindow and maxWindow bound the additions window.
+	minWindow = 100 * time.Millisecond
+	maxWindow = 20 * time.Second
+	// shedWindow is the window above which waiting is declared as shedding.
+	shedWindow = time.Second
+)
+
+// window is how long additions wait, given how long the last change took to
+// reach the streams: a region that needs a second to tell everybody should not
+// start again sooner than that.
+func window(lastFanOut time.Duration) time.Duration {
+	return min(max(2*lastFanOut, minWindow), maxWindow)
+}
+
+// pace is what a Publisher remembers of one service's timing.
+type pace struct {
+	waiting        time.Time // since when a change of the additions lane waits; zero: none does
+	lastPublished  time.Time
+	lastWithdrawal time.Time
+}
+
+// due returns when a difference may be published: at or before now, at once.
+// The reason says what holds it, for a person.
+func (p pace) due(now time.Time, d difference, window time.Duration) (at time.Time, reason string) {
+	if d.lane == Withdrawals {
+		return p.lastWithdrawal.Add(withdrawalGap), "one withdrawal per 100 ms and service"
+	}
+	since := p.waiting
+	if since.IsZero() {
+		since = now
+	}
+	at, reason = since.Add(window), "additions window"
+	if d.kinds&^(Reweight|Restate) == 0 && d.kinds&Reweight != 0 {
+		if w := p.lastPublished.Add(weightGap); at.Before(w) {
+			return w, "one change of weights per second and service"
+		}
+	}
+	return at, reason
+}
