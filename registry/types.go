@@ -298,4 +298,7 @@ type Change struct {
 	Removal   Removal  // why, when deleted
 	Contract  Contract // effective, with defaults
 	Instances []InstanceChange
+	// DamagedRows counts instances of the service whose stored rows do not
+	// decode: who they are is not known, so it is never published empty.
+	DamagedRows int
 }
