@@ -70,6 +70,23 @@ func (id ID) String() string {
 	return "spiffe://" + id.trustDomain + id.path
 }
 
+// MarshalText returns the canonical form, so that rows store IDs as text.
+func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText reads the canonical form; empty text is the anonymous caller.
+func (id *ID) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*id = ID{}
+		return nil
+	}
+	parsed, err := Parse(string(text))
+	if err != nil {
+		return err
+	}
+	*id = parsed
+	return nil
+}
+
 // Workload splits the identity of a workload (NAMES.md: /ns/<ns>/sa/<sa>) into
 // its namespace and service account; ok is false for any other shape.
 func (id ID) Workload() (namespace, account string, ok bool) {

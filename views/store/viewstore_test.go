@@ -1,0 +1,164 @@
+package store
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/sightlinedev/sightline/views"
+)
+
+// settle waits until what is queued has been written: the second marker can
+// only be met after the batch of the first was.
+func settle(t *testing.T, s *Store) {
+	t.Helper()
+	for range 2 {
+		met := make(chan struct{})
+		s.queue(Checkpoints, 1, func(*pebble.Batch) error { close(met); return nil })
+		select {
+		case <-met:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the write-behind goroutine does not get on")
+		}
+	}
+}
+
+func TestViewsUnderTheirVersions(t *testing.T) {
+	fs := vfs.NewMem()
+	s, _ := open(t, fs, nil)
+	var old *views.View
+	for seq := uint64(1); seq <= 3; seq++ {
+		p := publication(views.Version{Epoch: 1, Seq: seq * 10}, old, int(seq))
+		s.PutView(p)
+		old = p.New
+	}
+	gone := views.Version{Epoch: 2, Seq: 40}
+	s.PutView(views.Publication{Version: gone, Name: checkout, Old: old, Lane: views.Withdrawals, Kinds: views.Withdraw})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, _ = open(t, fs, nil)
+	for _, test := range []struct {
+		at      views.Version
+		seq     uint64
+		members int
+	}{{views.Version{Epoch: 1, Seq: 10}, 10, 1}, {views.Version{Epoch: 1, Seq: 25}, 20, 2}, {views.Version{Epoch: 2, Seq: 1}, 30, 3}, {gone, 40, -1}} {
+		got, ok, err := s.ViewAt(t.Context(), checkout, test.at)
+		if err != nil || !ok || got.Version.Seq != test.seq {
+			t.Fatalf("at %s: %+v %v %v", test.at, got, ok, err)
+		}
+		if members := -1; got.View != nil {
+			if members = len(got.View.Members); members != test.members || got.View.Members[0].Evidence.Rule != "R7" {
+				t.Errorf("at %s: %d members, want %d", test.at, members, test.members)
+			}
+		} else if test.members != -1 {
+			t.Errorf("at %s: deleted", test.at)
+		}
+	}
+	if _, ok, err := s.ViewAt(t.Context(), checkout, views.Version{Epoch: 1, Seq: 9}); ok || err != nil {
+		t.Errorf("before the first version: %v %v", ok, err)
+	}
+	latest, _, err := s.LatestViews(t.Context())
+	if err != nil || len(latest) != 1 || !latest[0].Deleted || latest[0].Version != gone {
+		t.Errorf("latest %+v %v", latest, err)
+	}
+	changes, complete, err := s.ChangesSince(t.Context(), views.Version{Epoch: 1, Seq: 20})
+	if err != nil || !complete || len(changes) != 2 || changes[0].Version.Seq != 30 || !changes[1].Deleted {
+		t.Errorf("changes %+v %v %v", changes, complete, err)
+	}
+	if changes, complete, _ = s.ChangesSince(t.Context(), views.Version{Epoch: 1, Seq: 9}); complete || len(changes) != 4 {
+		t.Errorf("changes from before the ring: %d, complete %v", len(changes), complete)
+	}
+	s.DropViews()
+	settle(t, s)
+	if latest, _, err = s.LatestViews(t.Context()); err != nil || len(latest) != 0 {
+		t.Errorf("after dropping: %+v %v", latest, err)
+	}
+}
+
+func TestRetention(t *testing.T) {
+	published := func(seq uint64) time.Time { return start.Add(time.Duration(seq) * time.Second) }
+	for _, test := range []struct {
+		name     string
+		change   func(*Config)
+		now      time.Time
+		oldest   uint64 // version that is still there
+		ring     int
+		deletion bool // the tombstone is still there
+	}{
+		{"nothing is due", func(*Config) {}, published(2000), 1, 100, true},
+		{"age", func(c *Config) { c.ViewAge = 50 * time.Second }, published(100), 50, 100, true},
+		{"age of a tombstone", func(c *Config) { c.ViewAge = time.Second }, published(5000), 99, 100, false},
+		{"bytes", func(c *Config) { c.ViewBytes = 1 }, published(100), 99, 100, false},
+		{"ring", func(c *Config) { c.RingLength = 7 }, published(100), 1, 7, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, _ := open(t, vfs.NewMem(), test.change)
+			other := publication(views.Version{Epoch: 1, Seq: 1}, nil, 1)
+			other.Name.Service = "other"
+			s.PutView(other)
+			var old *views.View
+			for seq := uint64(1); seq <= 99; seq++ {
+				p := publication(views.Version{Epoch: 1, Seq: seq}, old, 1)
+				if seq == 99 {
+					p.New = nil
+				}
+				p2 := p
+				if p2.New == nil {
+					s.queue(Views, 1, func(b *pebble.Batch) error { return addView(b, p2, published(seq)) })
+				} else {
+					s.PutView(p2)
+				}
+				old = p.New
+			}
+			settle(t, s)
+			r := s.openRetention(s.opening)
+			r.sweep(test.now)
+			if test.oldest > 1 {
+				if got, ok, err := s.ViewAt(t.Context(), checkout, views.Version{Epoch: 1, Seq: test.oldest - 1}); ok || err != nil {
+					t.Errorf("version %d should be gone: %v %v", test.oldest-1, got.Version, err)
+				}
+			}
+			_, ok, err := s.ViewAt(t.Context(), checkout, views.Version{Epoch: 1, Seq: test.oldest})
+			if err != nil || ok != (test.oldest < 99 || test.deletion) {
+				t.Errorf("version %d: %v %v", test.oldest, ok, err)
+			}
+			latest, _, _ := s.LatestViews(t.Context())
+			if want := 1; test.deletion != (len(latest) == want+1) || latest[len(latest)-1].Name != other.Name {
+				t.Errorf("latest %+v", latest)
+			}
+			changes, _, err := s.ChangesSince(t.Context(), views.Version{})
+			if err != nil || len(changes) != min(test.ring, 99) {
+				t.Errorf("ring of %d, want %d, %v", len(changes), test.ring, err)
+			}
+		})
+	}
+}
+
+// TestADroppedViewCutsTheRing: a ring with a hole must not answer "these are all".
+func TestADroppedViewCutsTheRing(t *testing.T) {
+	var dropped int
+	s, _ := open(t, vfs.NewMem(), func(c *Config) {
+		c.QueueBytes = 1 << 15
+		c.Events.Dropped = func(q Queue) {
+			if q == Views {
+				dropped++
+			}
+		}
+	})
+	s.PutView(publication(views.Version{Epoch: 1, Seq: 1}, nil, 1))
+	settle(t, s)
+	s.PutView(publication(views.Version{Epoch: 1, Seq: 2}, nil, 1<<12))
+	s.PutView(publication(views.Version{Epoch: 1, Seq: 3}, nil, 1))
+	s.PutView(publication(views.Version{Epoch: 1, Seq: 4}, nil, 1))
+	settle(t, s)
+	changes, complete, err := s.ChangesSince(t.Context(), views.Version{Epoch: 1, Seq: 1})
+	if err != nil || complete || len(changes) != 2 || dropped != 1 {
+		t.Errorf("changes %+v, complete %v, dropped %d, %v", changes, complete, dropped, err)
+	}
+	if _, complete, _ = s.ChangesSince(t.Context(), views.Version{Epoch: 1, Seq: 3}); !complete {
+		t.Error("after the hole the ring is complete again")
+	}
+}
