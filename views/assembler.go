@@ -237,12 +237,16 @@ func (a *Assembler) floor() uint32 {
 }
 
 // identities returns who may serve: what the contract says, else whoever does.
+// A set that is empty for now keeps what it had, so that its Cluster stays.
 func (a *Assembler) identities() []identity.ID {
 	ids := slices.Clone(a.contract.Identities)
 	if len(ids) == 0 {
 		for _, i := range a.shown {
 			ids = append(ids, i.row.Identity)
 		}
+	}
+	if len(ids) == 0 && a.last.View != nil {
+		return a.last.View.Identities
 	}
 	slices.SortFunc(ids, func(x, y identity.ID) int {
 		return cmp.Or(cmp.Compare(x.TrustDomain(), y.TrustDomain()), cmp.Compare(x.Path(), y.Path()))

@@ -97,7 +97,7 @@ func NewPublisher(c PublisherConfig) *Publisher {
 		p.stored = map[Name]Stored{}
 	}
 	s := NewSnapshot(false)
-	s.head.version = p.ring.restored
+	s.head.version = Version{p.epoch, p.next - 1} // all that could be published before the start
 	p.snapshot.Store(s)
 	return p
 }
