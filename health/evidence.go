@@ -63,17 +63,15 @@ type Transition struct {
 // IncidentKind is what an incident is about.
 type IncidentKind uint8
 
-// The incidents that one service's evidence can raise.
+// The incidents that one service's evidence can raise. What happens to its set
+// is the views' to report.
 const (
 	// SuspectLeases: so many leases lapsed within one term that the renewal
 	// path is suspect (HEALTH.md §6).
 	SuspectLeases IncidentKind = iota
-	// OnlyUnadmitted: the last member went by its authority and only
-	// instances without good evidence are left (HEALTH.md §5).
-	OnlyUnadmitted
 )
 
-var incidentNames = [...]string{"suspect-leases", "only-unadmitted"}
+var incidentNames = [...]string{"suspect-leases"}
 
 // String is the incident's name in logs and metrics.
 func (k IncidentKind) String() string { return incidentNames[k] }
@@ -87,9 +85,8 @@ type Incident struct {
 
 // Outcome is what a judgement changed.
 type Outcome struct {
-	// Changed holds the whole verdicts that differ from the last ones in
-	// anything but their text, by UID. Removed instances are not among them:
-	// their registry change says it.
+	// Changed holds the whole verdicts that differ from the last ones.
+	// Removed instances are not among them: their registry change says it.
 	Changed     []Verdict
 	Transitions []Transition
 	Incidents   []Incident

@@ -54,10 +54,6 @@ type Verdict struct {
 	State    State
 	Member   bool   // admitted once, and wanted by its authority
 	Draining bool   // leaves the views while others serve
-	// StandIn says that the instance is published as unknown although it was
-	// not admitted, because the service's last member went by its authority
-	// (HEALTH.md §5); such a view's confidence is degraded. Member is false.
-	StandIn  bool
 	Weight   uint32 // base × ramp × degraded, at least 1
 	Ramping  bool   // below full weight because of a ramp
 	RampHeld bool   // the ramp's next step waits for evidence

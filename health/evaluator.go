@@ -1,0 +1,267 @@
+package health
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/sightlinedev/sightline/registry"
+)
+
+// Evaluator judges the instances of one service. It is not safe for concurrent
+// use: the service's shard owns it.
+//
+// Input (Load, Apply, Renew, Observe, Gap) is only recorded; Judge decides, and
+// looks only at the instances that input touched or whose time has come. What
+// it decides depends on the input since the last Judge, not on its order.
+type Evaluator struct {
+	// Fixed after New.
+	name  registry.Name
+	start time.Time
+
+	terms     terms
+	instances map[registry.UID]*instance
+	members   int    // instances with member set
+	memory    Memory // of before the start; consulted by Load
+
+	// What is to be said at the next Judge.
+	touched     []*instance
+	transitions []Transition
+	incidents   []Incident
+
+	queue queue
+	batch uint64 // counts the batches of samples
+	// steadiest caches restRenewsSince within one Judge.
+	steadiest      time.Time
+	steadiestKnown bool
+}
+
+// terms are what the contract says about evidence.
+type terms struct {
+	silence      registry.SilencePolicy
+	returnHold   time.Duration
+	probeSilence time.Duration
+}
+
+// New returns the evaluator of a service, without instances. Start is when this
+// process began to look: at a start of the server, the moment its desired state
+// was loaded. Memory is what a checkpoint remembered; the zero Memory admits
+// all that Load brings.
+func New(name registry.Name, start time.Time, memory Memory) *Evaluator {
+	return &Evaluator{
+		name:      name,
+		start:     start,
+		instances: make(map[registry.UID]*instance),
+		memory:    memory,
+	}
+}
+
+// Name is the service that the evaluator judges.
+func (e *Evaluator) Name() registry.Name { return e.name }
+
+// Len is the number of instances, members or not.
+func (e *Evaluator) Len() int { return len(e.instances) }
+
+// Load takes the rows that were stored when the server started. What the
+// memory does not name as unadmitted is a member, and the remembered verdicts
+// stand until evidence or silence speaks (HEALTH.md §1).
+func (e *Evaluator) Load(c registry.Change) {
+	e.takeContract(c.Contract)
+	for k := range c.Instances {
+		if c.Instances[k].Row != nil {
+			e.load(&c.Instances[k])
+		}
+	}
+}
+
+func (e *Evaluator) load(c *registry.InstanceChange) {
+	i := e.insert(c, e.start)
+	i.startLimit = e.start.Add(callersSilenceAtStart)
+	i.lease.floor = e.start.Add(i.row.Lease + grace(i.row.Lease))
+	e.memory.restore(i, e.start)
+	if i.member {
+		e.members++
+	}
+}
+
+// Apply takes a registry change: new, changed and removed rows, and the
+// contract. Removed instances leave with a transition at the next Judge.
+func (e *Evaluator) Apply(now time.Time, c registry.Change) {
+	e.takeContract(c.Contract)
+	for k := range c.Instances {
+		if c.Instances[k].Row != nil {
+			e.put(&c.Instances[k], now)
+		}
+	}
+	for k := range c.Instances {
+		if c.Instances[k].Row == nil {
+			e.remove(c.Instances[k].UID, c.Instances[k].Removal, now)
+		}
+	}
+	if c.Service == nil {
+		for _, i := range e.sorted() {
+			e.remove(i.row.UID, registry.ServiceDeleted, now)
+		}
+	}
+}
+
+func (e *Evaluator) takeContract(c registry.Contract) {
+	hold := c.ReturnHold
+	if hold <= 0 {
+		hold = 15 * time.Second
+	}
+	interval, timeout := c.Probe.Interval, c.Probe.Timeout
+	if interval <= 0 {
+		interval, timeout = 2*time.Second, time.Second
+	}
+	t := terms{silence: c.Silence, returnHold: hold, probeSilence: 3*interval + timeout}
+	if t == e.terms {
+		return
+	}
+	e.terms = t
+	for _, i := range e.instances {
+		e.touch(i)
+	}
+}
+
+func (e *Evaluator) put(c *registry.InstanceChange, now time.Time) {
+	i := e.instances[c.UID]
+	if i == nil {
+		e.insert(c, now)
+		return
+	}
+	switch {
+	case i.row.Lease == 0 && c.Row.Lease > 0:
+		i.lease.grant(now)
+	case i.row.Lease > 0 && c.Row.Lease == 0:
+		i.lease = lease{}
+		i.outs.clear(R1)
+	}
+	i.row, i.profile = c.Row, c.Profile
+	e.touch(i)
+}
+
+func (e *Evaluator) insert(c *registry.InstanceChange, now time.Time) *instance {
+	i := &instance{row: c.Row, profile: c.Profile, quietFrom: now}
+	i.verdict = Verdict{UID: c.UID, Since: now}
+	i.lease.grant(now)
+	e.instances[c.UID] = i
+	e.touch(i)
+	return i
+}
+
+func (e *Evaluator) remove(uid registry.UID, why registry.Removal, now time.Time) {
+	i := e.instances[uid]
+	if i == nil {
+		return
+	}
+	delete(e.instances, uid)
+	e.queue.drop(i)
+	i.touched = false
+	if i.member {
+		e.members--
+	}
+	e.transitions = append(e.transitions, Transition{
+		UID: uid, From: i.verdict.State, To: Ineligible, Rule: R1,
+		Detail: describeRemoval(why), Removal: why, At: now,
+	})
+}
+
+// Renew records that the holder of the instance's lease renewed it at at. It
+// reports false for an instance that is not there.
+func (e *Evaluator) Renew(at time.Time, uid registry.UID) bool {
+	i := e.instances[uid]
+	if i == nil {
+		return false
+	}
+	i.lease.renew(at)
+	// A lease that runs has nothing to be judged: its end is in the queue.
+	if i.lease.ended || !i.lease.lapsedAt.IsZero() {
+		e.touch(i)
+	}
+	return true
+}
+
+// Observe records evidence and returns the instances that it touched, and how
+// many samples were refused: of an unknown instance, without a status, of a
+// class that is not evaluated, from the future, or older than a minute.
+func (e *Evaluator) Observe(now time.Time, batch []Sample) (touched []registry.UID, refused int) {
+	e.batch++
+	if !slices.IsSortedFunc(batch, compareSamples) {
+		batch = slices.SortedFunc(slices.Values(batch), compareSamples)
+	}
+	for k := range batch {
+		s := batch[k]
+		i := e.instances[s.UID]
+		if i == nil || !s.acceptable(now) {
+			refused++
+			continue
+		}
+		if s.At.After(now) {
+			s.At = now
+		}
+		i.self.hear(&s)
+		if i.batch != e.batch {
+			i.batch = e.batch
+			touched = append(touched, s.UID)
+		}
+		e.touch(i)
+	}
+	return touched, refused
+}
+
+func compareSamples(a, b Sample) int {
+	return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Status, b.Status), cmp.Compare(a.UID, b.UID))
+}
+
+// acceptable reports whether the sample can say something of now.
+func (s *Sample) acceptable(now time.Time) bool {
+	return s.Class == registry.ClassSelf && s.Status > NoStatus && s.Status <= NotServing &&
+		s.Interval >= 0 && !s.At.After(now.Add(futureSlack)) && !s.At.Before(now.Add(-maxSampleAge))
+}
+
+// LateAfter is how long after the last tick a tick counts as a gap of our own:
+// two ticks and a second (HEALTH.md §6).
+func LateAfter(tick time.Duration) time.Duration { return 2*tick + time.Second }
+
+// Gap says that nothing was looked at until now: what would have been heard
+// meanwhile is missing, not bad, and every lease gets a full term.
+func (e *Evaluator) Gap(now time.Time) {
+	for _, i := range e.instances {
+		i.quietFrom = now
+		i.self.servingSince = time.Time{}
+		if i.row.Lease > 0 {
+			i.lease.gap(now, i.row.Lease)
+		}
+		e.touch(i)
+	}
+}
+
+func (e *Evaluator) touch(i *instance) {
+	if !i.touched {
+		i.touched = true
+		e.touched = append(e.touched, i)
+	}
+}
+
+// Verdicts returns the last verdict on every instance, by UID, unadmitted ones
+// included.
+func (e *Evaluator) Verdicts() []Verdict {
+	all := e.sorted()
+	vs := make([]Verdict, len(all))
+	for k, i := range all {
+		vs[k] = i.verdict
+	}
+	return vs
+}
+
+func (e *Evaluator) sorted() []*instance {
+	all := make([]*instance, 0, len(e.instances))
+	for _, i := range e.instances {
+		all = append(all, i)
+	}
+	slices.SortFunc(all, byUID)
+	return all
+}
+
+func byUID(a, b *instance) int { return cmp.Compare(a.row.UID, b.row.UID) }

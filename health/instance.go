@@ -1,0 +1,89 @@
+package health
+
+import (
+	"time"
+
+	"github.com/sightlinedev/sightline/registry"
+)
+
+// instance is what the evaluator remembers of one instance: the rows that the
+// registry gave, the evidence by class, and the last verdict.
+type instance struct {
+	row     *registry.Instance
+	profile registry.Profile
+	// quietFrom is where silence is counted from while nothing was heard: the
+	// latest of birth, own start, and the end of an own gap.
+	quietFrom time.Time
+	// startLimit is when a start of ours is long enough ago for callers to be
+	// called silent (HEALTH.md §1); zero for an instance born later.
+	startLimit time.Time
+
+	member bool
+	stands bool // the checkpointed state speaks until evidence or silence does
+
+	self  selfWord
+	lease lease
+	outs  outs
+
+	verdict Verdict // last one handed out, or the state remembered from before a start
+	note    note    // what its text says
+	handed  bool    // verdict was handed out
+	// leaving: it was named as aged out; askAt is when to name it again, or to
+	// look again whether it may go.
+	leaving bool
+	askAt   time.Time
+
+	touched bool
+	batch   uint64 // the last batch of samples that spoke of it
+	queued  bool
+	due     time.Time // queue key; never after the time at which to judge next
+	index   int       // position in the queue, while queued
+}
+
+// draining reports whether its authority or the instance itself said that it
+// is about to go. Only its own SERVING takes the instance's word back: one
+// that stops answers NOT_SERVING after DRAINING, and is draining all the same.
+func (i *instance) draining() bool { return i.row.Draining || i.self.draining() }
+
+// proved reports whether the address was shown to belong to the identity.
+func (i *instance) proved() bool { return i.row.Proof != registry.Unproved }
+
+// baseWeight is the row's weight within its range, 100 when not given.
+func (i *instance) baseWeight() uint32 {
+	switch w := i.row.Weight; {
+	case w == 0:
+		return 100
+	case w > 1000:
+		return 1000
+	default:
+		return w
+	}
+}
+
+// heard is when the class last gave a sample.
+func (i *instance) heard(c registry.EvidenceClass) time.Time {
+	if c == registry.ClassSelf {
+		return i.self.newest.at
+	}
+	return time.Time{}
+}
+
+func laterOf(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// sooner keeps the earliest of the times that lie ahead; it is how the next
+// judgement of an instance is found.
+type sooner struct{ now, at time.Time }
+
+func (s *sooner) add(t time.Time) {
+	if t.IsZero() || !t.After(s.now) {
+		return
+	}
+	if s.at.IsZero() || t.Before(s.at) {
+		s.at = t
+	}
+}

@@ -1,0 +1,361 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/sightlinedev/sightline/registry"
+)
+
+// TestScenarios runs the timelines of testdata. Commands:
+//
+//	add|load i1-i3 [zone=] [lease=] [supplies=self,probe] [weight=] [unproved] [draining]
+//	contract [silence=ineligible] [hold=20s]
+//	keep renew|SERVING|NOT_SERVING|DRAINING i1-i3 every=8s   goes on until stopped
+//	stop renew|self i1-i3
+//	say NOT_SERVING i1 [age=2s]
+//	remove i1 deregistered|list|operator
+//	run 30s          ticks of 250 ms, printing what changes
+//	freeze 30s       no tick: an own gap
+//	restart 10s [lost]   the server is away; then loads rows and checkpoint
+//	show             the verdicts
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
+		s := newScenario()
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			s.out.Reset()
+			for _, line := range strings.Split(strings.TrimSpace(d.Cmd+" "+argLine(d)+"\n"+d.Input), "\n") {
+				if err := s.command(strings.Fields(line)); err != nil {
+					d.Fatalf(t, "%q: %v", line, err)
+				}
+			}
+			return s.out.String()
+		})
+	})
+}
+
+func argLine(d *datadriven.TestData) string {
+	var parts []string
+	for _, a := range d.CmdArgs {
+		part := a.Key
+		if len(a.Vals) > 0 {
+			part += "=" + strings.Join(a.Vals, ",")
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, " ")
+}
+
+const tick = 250 * time.Millisecond
+
+type activity struct {
+	what  string // renew, or a self status
+	uid   registry.UID
+	every time.Duration
+	next  time.Time
+}
+
+type scenario struct {
+	e          *Evaluator
+	epoch, now time.Time
+	rows       map[registry.UID]registry.InstanceChange
+	contract   registry.Contract
+	activities []*activity
+	next       time.Time
+	out        strings.Builder
+}
+
+var scenarioName = registry.Name{Namespace: "shop", Service: "checkout"}
+
+func newScenario() *scenario {
+	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := &scenario{epoch: epoch, now: epoch, rows: make(map[registry.UID]registry.InstanceChange)}
+	s.e = New(scenarioName, epoch, Memory{})
+	return s
+}
+
+func (s *scenario) command(f []string) error {
+	switch f[0] {
+	case "add", "load":
+		return s.add(f[0] == "load", f[1:])
+	case "contract":
+		return s.setContract(f[1:])
+	case "keep":
+		every, err := time.ParseDuration(strings.TrimPrefix(f[3], "every="))
+		for k, uid := range uids(f[2]) {
+			// Staggered, as independent processes are.
+			phase := every * time.Duration(k) / time.Duration(len(uids(f[2])))
+			s.stop(f[1], uid)
+			s.activities = append(s.activities, &activity{f[1], uid, every, s.now.Add(phase)})
+		}
+		return err
+	case "stop":
+		for _, uid := range uids(f[2]) {
+			s.stop(f[1], uid)
+		}
+	case "say":
+		return s.say(f[1:])
+	case "remove":
+		return s.remove(f[1:])
+	case "run", "freeze":
+		d, err := time.ParseDuration(f[1])
+		if f[0] == "run" {
+			s.run(d)
+		} else {
+			s.now = s.now.Add(d)
+			s.e.Gap(s.now)
+			s.judge()
+		}
+		return err
+	case "restart":
+		return s.restart(f[1:])
+	case "show":
+		s.show()
+	default:
+		return fmt.Errorf("unknown command")
+	}
+	return nil
+}
+
+// uids reads i1-i3,i7.
+func uids(list string) []registry.UID {
+	var all []registry.UID
+	for _, part := range strings.Split(list, ",") {
+		from, to, ranged := strings.Cut(part, "-")
+		if !ranged {
+			to = from
+		}
+		a, err1 := registry.ParseUID(from)
+		b, err2 := registry.ParseUID(to)
+		if err1 != nil || err2 != nil {
+			panic("bad instance list " + list)
+		}
+		for u := a; u <= b; u++ {
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
+func (s *scenario) add(load bool, f []string) error {
+	row := registry.Instance{Service: scenarioName, Proof: registry.ByAuthority}
+	var supplies registry.ClassSet
+	for _, arg := range f[1:] {
+		key, val, _ := strings.Cut(arg, "=")
+		var err error
+		switch key {
+		case "zone":
+			row.Zone = val
+		case "lease":
+			row.Lease, err = time.ParseDuration(val)
+		case "weight":
+			var w uint64
+			w, err = strconv.ParseUint(val, 10, 32)
+			row.Weight = uint32(w)
+		case "unproved":
+			row.Proof = registry.Unproved
+		case "draining":
+			row.Draining = true
+		case "supplies":
+			supplies = parseClasses(val)
+		default:
+			err = fmt.Errorf("unknown argument %s", key)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	c := s.change()
+	for _, uid := range uids(f[0]) {
+		r := row
+		r.UID = uid
+		ic := registry.InstanceChange{UID: uid, Row: &r, Profile: registry.Profile{Supplies: supplies}}
+		s.rows[uid] = ic
+		c.Instances = append(c.Instances, ic)
+	}
+	if load {
+		s.e.Load(c)
+	} else {
+		s.e.Apply(s.now, c)
+	}
+	return nil
+}
+
+func parseClasses(list string) (set registry.ClassSet) {
+	for _, c := range classes {
+		if slices.Contains(strings.Split(list, ","), className(c)) {
+			set = set.With(c)
+		}
+	}
+	return set
+}
+
+func (s *scenario) change() registry.Change {
+	return registry.Change{Name: scenarioName, Service: &registry.Service{Name: scenarioName}, Contract: s.contract}
+}
+
+func (s *scenario) setContract(f []string) error {
+	for _, arg := range f {
+		switch key, val, _ := strings.Cut(arg, "="); key {
+		case "silence":
+			if val == "ineligible" {
+				s.contract.Silence = registry.SilenceIneligible
+			}
+		case "hold":
+			d, err := time.ParseDuration(val)
+			if err != nil {
+				return err
+			}
+			s.contract.ReturnHold = d
+		default:
+			return fmt.Errorf("unknown field %s", key)
+		}
+	}
+	s.e.Apply(s.now, s.change())
+	return nil
+}
+
+func (s *scenario) stop(what string, uid registry.UID) {
+	s.activities = slices.DeleteFunc(s.activities, func(a *activity) bool {
+		return a.uid == uid && (a.what == "renew") == (what == "renew")
+	})
+}
+
+func (s *scenario) say(f []string) error {
+	var age time.Duration
+	if len(f) > 2 {
+		var err error
+		if age, err = time.ParseDuration(strings.TrimPrefix(f[2], "age=")); err != nil {
+			return err
+		}
+	}
+	for _, uid := range uids(f[1]) {
+		if refused := s.observe(f[0], uid, s.now.Add(-age)); refused > 0 {
+			fmt.Fprintf(&s.out, "%s %s refused\n", s.stamp(s.now), uid)
+		}
+	}
+	return nil
+}
+
+func (s *scenario) observe(status string, uid registry.UID, at time.Time) int {
+	_, refused := s.e.Observe(s.now, []Sample{{
+		UID: uid, Class: registry.ClassSelf, At: at, Status: SelfStatus(slices.Index(selfStatusNames[:], status)),
+	}})
+	return refused
+}
+
+func (s *scenario) remove(f []string) error {
+	why := map[string]registry.Removal{
+		"deregistered": registry.Deregistered, "list": registry.RemovedByList,
+		"operator": registry.RemovedByOperator, "lapsed": registry.LapsedOut,
+	}[f[1]]
+	c := s.change()
+	for _, uid := range uids(f[0]) {
+		delete(s.rows, uid)
+		s.stop("renew", uid)
+		s.stop("self", uid)
+		c.Instances = append(c.Instances, registry.InstanceChange{UID: uid, Removal: why})
+	}
+	s.e.Apply(s.now, c)
+	s.judge()
+	return nil
+}
+
+func (s *scenario) run(d time.Duration) {
+	for end := s.now.Add(d); s.now.Before(end); {
+		s.now = s.now.Add(tick)
+		for _, a := range s.activities {
+			for ; !a.next.After(s.now); a.next = a.next.Add(a.every) {
+				if a.what == "renew" {
+					s.e.Renew(a.next, a.uid)
+				} else {
+					s.observe(a.what, a.uid, a.next)
+				}
+			}
+		}
+		s.judge()
+	}
+}
+
+// restart is the server away for a while; the instances go on.
+func (s *scenario) restart(f []string) error {
+	d, err := time.ParseDuration(f[0])
+	if err != nil {
+		return err
+	}
+	memory, err := ReadMemory(s.e.Checkpoint(s.now))
+	if err != nil {
+		return err
+	}
+	if len(f) > 1 {
+		memory = Memory{}
+	}
+	s.now = s.now.Add(d)
+	s.e = New(scenarioName, s.now, memory)
+	c := s.change()
+	for _, ic := range s.rows {
+		c.Instances = append(c.Instances, ic)
+	}
+	s.e.Load(c)
+	for _, a := range s.activities {
+		for a.next.Before(s.now) {
+			a.next = a.next.Add(a.every)
+		}
+	}
+	s.judge()
+	return nil
+}
+
+func (s *scenario) judge() {
+	o := s.e.Judge(s.now)
+	for _, tr := range o.Transitions {
+		what := ""
+		switch {
+		case tr.Removal != registry.NotRemoved:
+			what = " gone"
+		case !tr.Member:
+			what = " unadmitted"
+		}
+		if tr.Draining {
+			what += " draining"
+		}
+		fmt.Fprintf(&s.out, "%s %s %s -> %s%s by %s: %s\n", s.stamp(s.now), tr.UID, tr.From, tr.To, what, tr.Rule, tr.Detail)
+	}
+	for _, in := range o.Incidents {
+		fmt.Fprintf(&s.out, "%s incident %s: %s\n", s.stamp(s.now), in.Kind, in.Detail)
+	}
+	if len(o.AgedOut) > 0 {
+		fmt.Fprintf(&s.out, "%s aged out: %v\n", s.stamp(s.now), o.AgedOut)
+	}
+}
+
+func (s *scenario) stamp(t time.Time) string {
+	return fmt.Sprintf("%7.2fs", t.Sub(s.epoch).Seconds())
+}
+
+func (s *scenario) show() {
+	for _, v := range s.e.Verdicts() {
+		flags := ""
+		for _, f := range []struct {
+			on   bool
+			name string
+		}{
+			{!v.Member, "unadmitted"}, {v.Draining, "draining"}, {v.Confirmed, "confirmed"},
+		} {
+			if f.on {
+				flags += " " + f.name
+			}
+		}
+		if v.OutBy != NoRule {
+			flags += " out by " + v.OutBy.String()
+		}
+		fmt.Fprintf(&s.out, "%s %s%s weight %d, %s, fresh [%s] of [%s], since %s: %s\n", v.UID, v.State, flags, v.Weight,
+			v.Rule, classNames(v.Fresh), classNames(v.Supplied), strings.TrimSpace(s.stamp(v.Since)), v.Detail)
+	}
+}

@@ -1,0 +1,88 @@
+package health
+
+import (
+	"time"
+
+	"github.com/sightlinedev/sightline/registry"
+)
+
+const (
+	callersSilence = 10 * time.Second
+	// callersSilenceAtStart: a grpc-go report stream came back 21 s after an
+	// outage of 16 s (HEALTH.md §1).
+	callersSilenceAtStart = 30 * time.Second
+)
+
+var classes = [...]registry.EvidenceClass{registry.ClassProbe, registry.ClassSelf, registry.ClassCallers}
+
+// silentAt is the moment from which the class counts as silent for the
+// instance if it gives no further sample: its limit after the latest of the
+// last sample, birth, own start and own gap.
+func (e *Evaluator) silentAt(i *instance, c registry.EvidenceClass) time.Time {
+	from := laterOf(i.heard(c), i.quietFrom)
+	switch c {
+	case registry.ClassSelf:
+		return from.Add(i.self.silence())
+	case registry.ClassProbe:
+		return from.Add(e.terms.probeSilence)
+	default:
+		return laterOf(from.Add(callersSilence), i.startLimit)
+	}
+}
+
+// fresh returns the supplied classes whose newest sample is inside their limit.
+func (e *Evaluator) fresh(i *instance, now time.Time) registry.ClassSet {
+	var set registry.ClassSet
+	for _, c := range classes {
+		if i.profile.Supplies.Has(c) && !i.heard(c).IsZero() && now.Before(e.silentAt(i, c)) {
+			set = set.With(c)
+		}
+	}
+	return set
+}
+
+// allSilent reports whether every supplied class is silent, and from when.
+// Where none is supplied, none can be.
+func (e *Evaluator) allSilent(i *instance, now time.Time) (since time.Time, silent bool) {
+	if i.profile.Supplies == 0 {
+		return time.Time{}, false
+	}
+	for _, c := range classes {
+		if !i.profile.Supplies.Has(c) {
+			continue
+		}
+		at := e.silentAt(i, c)
+		if now.Before(at) {
+			return time.Time{}, false
+		}
+		since = laterOf(since, at)
+	}
+	return since, true
+}
+
+// className is how a person reads an evidence class.
+func className(c registry.EvidenceClass) string {
+	switch c {
+	case registry.ClassProbe:
+		return "probe"
+	case registry.ClassSelf:
+		return "self"
+	default:
+		return "callers"
+	}
+}
+
+// classNames lists a set for a person: probe, self.
+func classNames(s registry.ClassSet) string {
+	text := ""
+	for _, c := range classes {
+		if !s.Has(c) {
+			continue
+		}
+		if text != "" {
+			text += ", "
+		}
+		text += className(c)
+	}
+	return text
+}
