@@ -25,7 +25,7 @@ type behindQueue struct {
 type behindItem struct {
 	queue Queue
 	cost  int64
-	add   func(*pebble.Batch) error
+	add   func(db pebble.Reader, b *pebble.Batch) error
 }
 
 func (q *behindQueue) init(items int, bytes int64) {
@@ -90,7 +90,7 @@ func (q *behindQueue) dropAll(dropped func(Queue)) {
 }
 
 // queue hands one record to the write-behind goroutine.
-func (s *Store) queue(q Queue, cost int64, add func(*pebble.Batch) error) {
+func (s *Store) queue(q Queue, cost int64, add func(db pebble.Reader, b *pebble.Batch) error) {
 	if !s.behind.put(behindItem{queue: q, cost: cost, add: add}) {
 		s.dropped(q)
 	}
@@ -144,7 +144,7 @@ func (s *Store) writeQueued(o *opening, r *retention) bool {
 		r.cutRing(b)
 	}
 	for _, it := range items {
-		if err := it.add(b); err != nil {
+		if err := it.add(o.db, b); err != nil {
 			s.dropped(it.queue)
 			s.backgroundError(err)
 			if it.queue == Views {

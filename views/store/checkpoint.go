@@ -12,7 +12,7 @@ import (
 // deletes it. The bytes are the evaluator's own; the zero name is for what
 // spans services. It never waits. The caller must not change data afterwards.
 func (s *Store) SaveCheckpoint(n registry.Name, data []byte) {
-	s.queue(Checkpoints, int64(64+len(data)), func(b *pebble.Batch) error {
+	s.queue(Checkpoints, int64(64+len(data)), func(_ pebble.Reader, b *pebble.Batch) error {
 		key := nameKey(prefixCheckpoint, n)
 		if data == nil {
 			return b.Delete(key, nil)

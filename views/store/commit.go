@@ -7,23 +7,28 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/sightlinedev/sightline/registry"
 )
 
 // request is one Commit on its way to the writer.
 type request struct {
-	rows     []encoded
-	audit    []Record
-	uid      uint64
-	revision uint64
-	done     chan error // size 1
+	rows  []encoded
+	audit []Record
+	base  uint64     // highest id or revision in it
+	done  chan error // size 1
 }
 
 // encoded is a row in its bytes; value is nil for a deletion.
-type encoded struct{ key, value []byte }
+type encoded struct {
+	key, value    []byte
+	keepsPrevious bool
+}
 
 // group is the requests that are synced together.
 type group struct {
 	number   uint64
+	refill   bool // reserve another block of versions
 	requests []*request
 	once     sync.Once
 }
@@ -45,7 +50,7 @@ func (g *group) settle(err error) {
 // store has reopened and knows what became of it; when the disk fails it
 // returns an *Unavailable with InDoubt. When ctx ends first, its error is
 // returned and the commit may still happen.
-func (s *Store) Commit(ctx context.Context, rows []Row, audit []Record) error {
+func (s *Store) Commit(ctx context.Context, rows []registry.Row, audit []Record) error {
 	r := &request{audit: audit, done: make(chan error, 1), rows: make([]encoded, 0, len(rows))}
 	for _, row := range rows {
 		if err := r.add(row); err != nil {
@@ -75,15 +80,14 @@ func (s *Store) Commit(ctx context.Context, rows []Row, audit []Record) error {
 	}
 }
 
-func (r *request) add(row Row) error {
-	e := encoded{key: rowKey(prefixDesired, row)}
-	r.uid = max(r.uid, uint64(row.UID))
-	if row.Value != nil {
+func (r *request) add(row registry.Row) error {
+	e := encoded{key: rowKey(prefixDesired, row.Key), keepsPrevious: keepsPrevious(row.Key.Kind)}
+	r.base = max(r.base, uint64(row.Key.UID), highestID(row))
+	if !row.Delete {
 		var err error
-		if e.value, err = row.encode(e.key); err != nil {
+		if e.value, err = encodeRow(e.key, row); err != nil {
 			return err
 		}
-		r.revision = max(r.revision, row.revision())
 	}
 	r.rows = append(r.rows, e)
 	return nil
@@ -100,7 +104,7 @@ func (s *Store) write(o *opening) {
 		case <-o.fs.frozen:
 			return
 		case <-s.refill:
-			s.writeGroup(o, &group{})
+			s.writeGroup(o, &group{refill: true})
 		case r := <-s.requests:
 			s.writeGroup(o, s.gather(r))
 		}
@@ -143,7 +147,9 @@ func (s *Store) writeGroup(o *opening, g *group) {
 	s.mu.Unlock()
 	if err == nil {
 		o.numbers = n
-		s.reserved.Store(n.Seq)
+		if g.refill {
+			s.tellReserved(n.Seq)
+		}
 	}
 	g.settle(err)
 	if tell := s.cfg.Events.Committed; tell != nil && err == nil {
@@ -155,7 +161,7 @@ func (s *Store) commitGroup(o *opening, g *group, n *numbers) error {
 	b := o.db.NewBatch()
 	newest := make(map[string][]byte) // rows of this group by key
 	for _, r := range g.requests {
-		n.UID, n.Revision = max(n.UID, r.uid), max(n.Revision, r.revision)
+		n.Base = max(n.Base, r.base)
 		for _, e := range r.rows {
 			if err := addRow(b, o.db, newest, e); err != nil {
 				return err
@@ -167,8 +173,8 @@ func (s *Store) commitGroup(o *opening, g *group, n *numbers) error {
 			}
 		}
 	}
-	if used := s.seq.Load(); n.Seq < used+seqBlock/2 {
-		n.Seq = max(n.Seq, used) + seqBlock
+	if g.refill {
+		n.Seq += seqBlock
 	}
 	if err := n.addTo(b); err != nil {
 		return err
@@ -184,6 +190,9 @@ func addRow(b *pebble.Batch, db pebble.Reader, newest map[string][]byte, e encod
 	if e.value == nil {
 		newest[string(e.key)] = nil
 		return errors.Join(b.Delete(e.key, nil), b.Delete(previousKey, nil))
+	}
+	if !e.keepsPrevious {
+		return b.Set(e.key, e.value, nil)
 	}
 	old, known := newest[string(e.key)]
 	if !known {

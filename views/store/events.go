@@ -22,9 +22,6 @@ type Events struct {
 	Dropped func(queue Queue)
 	// Committed: one group of synced writes took so long.
 	Committed func(requests int, took time.Duration)
-	// Unreserved: a version was handed out beyond the reserved block because
-	// the disk did not confirm the next one in time; once per block.
-	Unreserved func(seq uint64)
 }
 
 // Queue names what was written behind.

@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"time"
@@ -14,59 +13,38 @@ import (
 
 // Loaded is what a start finds on the disk.
 type Loaded struct {
-	Services  []*registry.Service
-	Instances []*registry.Instance
-	Contracts []*registry.Contract
-	Profiles  []*registry.Profile
-	// Alarms are the rows that did not decode; each is told once, at the start.
-	Alarms []Alarm
-	// Epoch of this start; Seq: version numbers above it are this start's.
-	Epoch, Seq uint64
-	// NextUID is the first instance id to assign: above every id ever written,
-	// unreadable rows included, and at least Unix seconds × 2^20.
-	NextUID registry.UID
-	// Revision is the highest registry revision ever written.
-	Revision uint64
+	// Rows and Damaged are for registry.Load. A damaged row whose previous good
+	// value could be read is in both: that value governs until the row is
+	// written anew, and the damage is worth its one alarm. A contract's previous
+	// value is a row of its own.
+	Rows    []registry.Row
+	Damaged []registry.Damaged
+	// Alarms are damages that belong to no row: counters, foreign keys.
+	Alarms []error
+	// Base is for registry.Load: at least every id and revision ever written,
+	// and Unix seconds × 2^20.
+	Base uint64
+	// Epoch of this start (DESIGN.md §8). Version numbers from Next on are this
+	// start's; those below Reserved are reserved on the disk.
+	Epoch, Next, Reserved uint64
 	// Status is that of the store after the start: it may be full or frozen.
 	Status Status
 
 	auditSeq uint64
 }
 
-// Alarm is a stored row that does not decode. When Restored is set its
-// previous good value was loaded in its place; otherwise the row is missing
-// from Loaded, and its service must not be published without it.
-type Alarm struct {
-	Row      Row // Value is nil
-	Key      string
-	Err      error
-	Restored bool
-}
-
-// Error says which row is damaged and what was done about it.
-func (a Alarm) Error() string {
-	done := "it is left out; write it again"
-	if a.Restored {
-		done = "its previous good value is used; write it again"
-	}
-	name := fmt.Sprintf("row %q", a.Key)
-	if a.Row.Kind != 0 {
-		name = a.Row.String()
-	}
-	return fmt.Sprintf("stored %s cannot be read: %v: %s", name, a.Err, done)
-}
-
-// raw is one stored row before it is decoded.
+// raw is one stored row before and after it is decoded.
 type raw struct {
 	key, value []byte
-	row        Row
+	id         registry.RowKey
+	row        registry.Row
 	err        error
 }
 
 // load reads everything desired, and the counters with what this start makes of them.
 func (o *opening) load(now time.Time) (Loaded, numbers, error) {
-	n, ok, numbersErr := readNumbers(o.db)
 	var l Loaded
+	n, ok, numbersErr := readNumbers(o.db)
 	rows, err := readRows(o.db)
 	if err != nil {
 		return l, n, err
@@ -76,20 +54,17 @@ func (o *opening) load(now time.Time) (Loaded, numbers, error) {
 		l.take(&rows[i], o.db)
 	}
 	if !ok {
-		// Both copies are damaged: what is published and logged bounds them.
+		// Both copies are damaged: what was published bounds them.
 		if n.Epoch, n.Seq, err = highestVersion(o.db); err != nil {
 			return l, n, err
 		}
 	}
 	if numbersErr != nil {
-		l.Alarms = append(l.Alarms, Alarm{Key: "counters", Err: numbersErr, Restored: ok})
+		l.Alarms = append(l.Alarms, numbersErr)
 	}
 	seconds := uint64(max(now.Unix(), 0))
-	l.Epoch = max(n.Epoch+1, seconds)
-	n.UID = max(n.UID, uint64(l.NextUID), seconds*uidsPerSecond)
-	l.NextUID = registry.UID(n.UID + 1)
-	n.Revision = max(n.Revision, l.Revision)
-	l.Revision = n.Revision
+	n.Epoch, n.Base = max(n.Epoch+1, seconds), max(n.Base, l.Base)
+	l.Epoch, l.Base, l.Next = n.Epoch, max(n.Base, seconds*idsPerSecond), max(n.Seq, 1)
 	l.auditSeq, err = lastAudit(o.db)
 	return l, n, err
 }
@@ -123,8 +98,8 @@ func decodeAll(rows []raw) {
 		wg.Go(func() {
 			for i := range mine {
 				r := &mine[i]
-				if r.row, r.err = parseRowKey(r.key); r.err == nil {
-					r.err = r.row.decode(r.key, r.value)
+				if r.id, r.err = parseRowKey(r.key); r.err == nil {
+					r.row, r.err = decodeRow(r.id, r.key, r.value)
 				}
 			}
 		})
@@ -132,41 +107,42 @@ func decodeAll(rows []raw) {
 	wg.Wait()
 }
 
-// take adds one row, its previous good value when it does not decode, or an alarm.
+// take adds one row, or its previous good value and what is wrong with it.
 func (l *Loaded) take(r *raw, db pebble.Reader) {
-	if r.err != nil {
-		a := Alarm{Row: Row{Kind: r.row.Kind, Name: r.row.Name, UID: r.row.UID}, Key: string(r.key), Err: r.err}
+	l.Base = max(l.Base, uint64(r.id.UID))
+	if r.err == nil {
+		l.Base = max(l.Base, highestID(r.row))
+		l.Rows = append(l.Rows, r.row)
+		return
+	}
+	if r.id.Kind == 0 {
+		l.Alarms = append(l.Alarms, r.err)
+		return
+	}
+	d := registry.Damaged{Key: r.id, Detail: "the stored row cannot be read: " + r.err.Error() + "; write it again"}
+	if keepsPrevious(r.id.Kind) {
 		old, err := getCopy(db, append([]byte{prefixPrevious}, r.key[1:]...))
-		a.Restored = err == nil && old != nil && r.row.Kind != 0 && r.row.decode(r.key, old) == nil
-		l.Alarms = append(l.Alarms, a)
-		l.NextUID = max(l.NextUID, a.Row.UID)
-		if !a.Restored {
-			return
+		if row, oldErr := decodeRow(r.id, r.key, old); err == nil && oldErr == nil {
+			l.Rows = append(l.Rows, row)
+			d.Detail += "; its previous good value is used meanwhile"
 		}
 	}
-	l.NextUID, l.Revision = max(l.NextUID, r.row.UID), max(l.Revision, r.row.revision())
-	switch v := r.row.Value.(type) {
-	case *registry.Service:
-		l.Services = append(l.Services, v)
-	case *registry.Instance:
-		l.Instances = append(l.Instances, v)
-	case *registry.Contract:
-		l.Contracts = append(l.Contracts, v)
-	case *registry.Profile:
-		l.Profiles = append(l.Profiles, v)
-	}
+	l.Damaged = append(l.Damaged, d)
 }
 
-func (r Row) revision() uint64 {
-	switch v := r.Value.(type) {
-	case *registry.Service:
-		return v.Revision
-	case *registry.Instance:
-		return v.Revision
-	case *registry.Contract:
-		return v.Revision
-	case *registry.Profile:
-		return v.Revision
+// highestID is the highest id or revision that a row holds.
+func highestID(r registry.Row) uint64 {
+	switch {
+	case r.Service != nil:
+		return r.Service.Revision
+	case r.Instance != nil:
+		return max(uint64(r.Instance.UID), r.Instance.Revision)
+	case r.Contract != nil:
+		return r.Contract.Revision
+	case r.Profile != nil:
+		return r.Profile.Revision
+	case r.Counters != nil:
+		return max(uint64(r.Counters.LastUID), r.Counters.LastRevision)
 	}
 	return 0
 }

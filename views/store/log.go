@@ -62,12 +62,12 @@ func (s *Store) addAudit(b *pebble.Batch, r Record) error {
 // AppendAudit writes a record behind: for acts without privilege. It never
 // waits; a record that does not fit the queue is dropped and counted.
 func (s *Store) AppendAudit(r Record) {
-	s.queue(AuditRecords, 256, func(b *pebble.Batch) error { return s.addAudit(b, r) })
+	s.queue(AuditRecords, 256, func(_ pebble.Reader, b *pebble.Batch) error { return s.addAudit(b, r) })
 }
 
 // AppendTransition writes a transition behind, like AppendAudit.
 func (s *Store) AppendTransition(t Transition) {
-	s.queue(Transitions, 256, func(b *pebble.Batch) error {
+	s.queue(Transitions, 256, func(_ pebble.Reader, b *pebble.Batch) error {
 		key := binary.BigEndian.AppendUint64([]byte{prefixTransition}, uint64(t.At.UnixNano()))
 		key = binary.BigEndian.AppendUint64(key, s.transitionSeq.Add(1))
 		value, err := sealJSON(key, t)

@@ -167,7 +167,7 @@ func (r *retention) drop(b *pebble.Batch, expiry []byte) error {
 		if err != nil {
 			return err
 		}
-		var l Latest
+		var l latest
 		if value != nil && unsealJSON(latestKey, value, &l) == nil && l.Version == version {
 			if !l.Deleted {
 				return nil // published again under its old version: still the newest

@@ -11,46 +11,12 @@ import (
 	"github.com/sightlinedev/sightline/registry"
 )
 
-// Kind is the kind of a desired row.
-type Kind uint8
-
-// The kinds of desired rows; the numbers are part of the keys on disk.
-const (
-	ServiceRow  Kind = 1
-	InstanceRow Kind = 2
-	ContractRow Kind = 3
-	ProfileRow  Kind = 4
-)
-
-var kindNames = [...]string{"", "service", "instance", "contract", "profile"}
-
-// String is the kind's name in messages.
-func (k Kind) String() string { return kindNames[k] }
-
-// Row is one desired row to write, or to delete where Value is nil.
-type Row struct {
-	Kind Kind
-	Name registry.Name // an instance's is its service; a profile's is its namespace and name
-	UID  registry.UID  // of an instance
-	// Value is a *registry.Service, *registry.Instance, *registry.Contract or
-	// *registry.Profile, as Kind says.
-	Value any
-}
-
-// String names the row for people.
-func (r Row) String() string {
-	if r.Kind == InstanceRow {
-		return fmt.Sprintf("%s %s/%s", r.Kind, r.Name, r.UID)
-	}
-	return fmt.Sprintf("%s %s", r.Kind, r.Name)
-}
-
 // The prefixes of the keys: one byte, then parts. Numbers are big-endian, so
 // that keys sort by them; names end with a NUL, which no name holds.
 const (
 	prefixAudit      = 'a' // seq
 	prefixChange     = 'c' // epoch seq
-	prefixDesired    = 'd' // kind namespace name [uid]
+	prefixDesired    = 'd' // kind namespace name [uid]; the kinds are registry.RowKind
 	prefixCheckpoint = 'k' // namespace service
 	prefixLatest     = 'l' // namespace service
 	prefixNumbers    = 'n' // copy
@@ -74,28 +40,27 @@ func cutName(k []byte) (n registry.Name, rest []byte, ok bool) {
 
 func nameKey(prefix byte, n registry.Name) []byte { return appendName([]byte{prefix}, n) }
 
-func rowKey(prefix byte, r Row) []byte {
+func rowKey(prefix byte, r registry.RowKey) []byte {
 	k := appendName([]byte{prefix, byte(r.Kind)}, r.Name)
-	if r.Kind == InstanceRow {
+	if r.Kind == registry.InstanceRow {
 		k = binary.BigEndian.AppendUint64(k, uint64(r.UID))
 	}
 	return k
 }
 
-// parseRowKey reads what rowKey wrote; Value stays nil.
-func parseRowKey(k []byte) (Row, error) {
-	if len(k) < 2 || k[1] < byte(ServiceRow) || k[1] > byte(ProfileRow) {
-		return Row{}, fmt.Errorf("key %q is not that of a row", k)
+// parseRowKey reads what rowKey wrote.
+func parseRowKey(k []byte) (r registry.RowKey, err error) {
+	if len(k) < 2 || k[1] < byte(registry.ServiceRow) || k[1] > byte(registry.CountersRow) {
+		return r, fmt.Errorf("key %q is not that of a row", k)
 	}
-	r := Row{Kind: Kind(k[1])}
 	n, rest, ok := cutName(k[2:])
-	r.Name = n
+	r = registry.RowKey{Kind: registry.RowKind(k[1]), Name: n}
 	switch {
 	case !ok:
 		return r, fmt.Errorf("key %q holds no name", k)
-	case r.Kind == InstanceRow && len(rest) == 8:
+	case r.Kind == registry.InstanceRow && len(rest) == 8:
 		r.UID = registry.UID(binary.BigEndian.Uint64(rest))
-	case r.Kind == InstanceRow || len(rest) != 0:
+	case r.Kind == registry.InstanceRow || len(rest) != 0:
 		return r, fmt.Errorf("key %q has a tail of %d bytes", k, len(rest))
 	}
 	return r, nil
@@ -148,53 +113,65 @@ func unsealJSON(key, value []byte, into any) error {
 	return json.Unmarshal(payload, into)
 }
 
-// encode returns the value of the row under its desired key.
-func (r Row) encode(key []byte) ([]byte, error) {
-	ok := false
-	switch v := r.Value.(type) {
-	case *registry.Service:
-		ok = r.Kind == ServiceRow && v.Name == r.Name
-	case *registry.Instance:
-		ok = r.Kind == InstanceRow && v.UID == r.UID && v.Service == r.Name
-	case *registry.Contract:
-		ok = r.Kind == ContractRow && v.Name == r.Name
-	case *registry.Profile:
-		ok = r.Kind == ProfileRow && v.Namespace == r.Name.Namespace && v.Name == r.Name.Service
+// encodeRow returns the row's value under its key.
+func encodeRow(key []byte, r registry.Row) ([]byte, error) {
+	v, named := content(r)
+	if !named {
+		return nil, fmt.Errorf("%s: the row's value does not belong under this key", r.Key)
 	}
-	if !ok {
-		return nil, fmt.Errorf("%s: value %T does not belong under this key", r, r.Value)
-	}
-	return sealJSON(key, r.Value)
+	return sealJSON(key, v)
 }
 
-// decode fills Value from a stored one and checks that it names the same row.
-func (r *Row) decode(key, value []byte) error {
-	switch r.Kind {
-	case ServiceRow:
-		r.Value = new(registry.Service)
-	case InstanceRow:
-		r.Value = new(registry.Instance)
-	case ContractRow:
-		r.Value = new(registry.Contract)
-	case ProfileRow:
-		r.Value = new(registry.Profile)
+// decodeRow reads the value of a row and checks that it names the same row.
+func decodeRow(id registry.RowKey, key, value []byte) (registry.Row, error) {
+	r := registry.Row{Key: id}
+	var into any
+	switch id.Kind {
+	case registry.ServiceRow:
+		r.Service = new(registry.Service)
+		into = r.Service
+	case registry.InstanceRow:
+		r.Instance = new(registry.Instance)
+		into = r.Instance
+	case registry.ContractRow, registry.PreviousContractRow:
+		r.Contract = new(registry.Contract)
+		into = r.Contract
+	case registry.ProfileRow:
+		r.Profile = new(registry.Profile)
+		into = r.Profile
+	case registry.CountersRow:
+		r.Counters = new(registry.Counters)
+		into = r.Counters
 	}
-	if err := unsealJSON(key, value, r.Value); err != nil {
-		return err
+	if err := unsealJSON(key, value, into); err != nil {
+		return registry.Row{}, err
 	}
-	named := false
-	switch v := r.Value.(type) {
-	case *registry.Service:
-		named = v.Name == r.Name
-	case *registry.Instance:
-		named = v.UID == r.UID && v.Service == r.Name
-	case *registry.Contract:
-		named = v.Name == r.Name
-	case *registry.Profile:
-		named = v.Namespace == r.Name.Namespace && v.Name == r.Name.Service
+	if _, named := content(r); !named {
+		return registry.Row{}, errors.New("the value names another row")
 	}
-	if !named {
-		return errors.New("value names another row")
+	return r, nil
+}
+
+// content returns the row's value, and whether it is the one that its key names.
+func content(r registry.Row) (v any, named bool) {
+	k := r.Key
+	switch k.Kind {
+	case registry.ServiceRow:
+		return r.Service, r.Service != nil && r.Service.Name == k.Name
+	case registry.InstanceRow:
+		return r.Instance, r.Instance != nil && r.Instance.UID == k.UID && r.Instance.Service == k.Name
+	case registry.ContractRow, registry.PreviousContractRow:
+		return r.Contract, r.Contract != nil && r.Contract.Name == k.Name
+	case registry.ProfileRow:
+		return r.Profile, r.Profile != nil && r.Profile.Namespace == k.Name.Namespace && r.Profile.Name == k.Name.Service
+	case registry.CountersRow:
+		return r.Counters, r.Counters != nil && k.Name.IsZero()
 	}
-	return nil
+	return nil, false
+}
+
+// keepsPrevious says whether the store itself keeps the previous good value of
+// a row. A contract's is a row of its own, which registry decides on.
+func keepsPrevious(k registry.RowKind) bool {
+	return k == registry.ServiceRow || k == registry.InstanceRow || k == registry.ProfileRow
 }

@@ -81,18 +81,15 @@ type Store struct {
 	wg     sync.WaitGroup // goroutines that always end at Close
 
 	// Any goroutine.
-	status         atomic.Pointer[Status]
-	seq            atomic.Uint64 // last number handed out
-	reserved       atomic.Uint64
-	unreservedTold atomic.Uint64
-	auditSeq       atomic.Uint64 // last audit record's number
-	transitionSeq  atomic.Uint64
-	refill         chan struct{} // size 1
-	requests       chan *request
-	froze          chan struct{} // size 1: wakes the supervisor
-	behind         behindQueue
-	closeOnce      sync.Once
-	closeErr       error
+	status        atomic.Pointer[Status]
+	auditSeq      atomic.Uint64 // last audit record's number
+	transitionSeq atomic.Uint64
+	refill        chan struct{} // size 1
+	requests      chan *request
+	froze         chan struct{} // size 1: wakes the supervisor
+	behind        behindQueue
+	closeOnce     sync.Once
+	closeErr      error
 
 	// reading is held by readers, and by what closes a database under them.
 	reading sync.RWMutex
@@ -100,7 +97,8 @@ type Store struct {
 	// Guarded by mu.
 	mu         sync.Mutex
 	opening    *opening // the current one
-	doubt      *group   // synced group whose fate the freeze left open
+	reserved   func(end uint64)
+	doubt      *group // synced group whose fate the freeze left open
 	background sparse
 	corrupt    sparse
 }
@@ -153,14 +151,13 @@ func (s *Store) start() (Loaded, error) {
 		return Loaded{}, fmt.Errorf("store folder %s cannot be read: %w", s.cfg.Dir, err)
 	}
 	s.epoch = loaded.Epoch
-	s.seq.Store(n.Seq)
-	s.reserved.Store(n.Seq)
 	s.auditSeq.Store(loaded.auditSeq)
-	n.Epoch, n.Seq = loaded.Epoch, n.Seq+seqBlock
+	loaded.Reserved = loaded.Next
+	n.Seq = loaded.Next + seqBlock
 	if s.begin(o, n) {
-		s.reserved.Store(n.Seq)
+		loaded.Reserved = n.Seq
 	}
-	loaded.Seq, loaded.Status = s.seq.Load(), s.Status()
+	loaded.Status = s.Status()
 	s.wg.Add(1)
 	go s.supervise()
 	return loaded, nil

@@ -2,9 +2,11 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 )
 
 var (
+	other    = registry.Name{Namespace: "shop", Service: "other"}
 	checkout = registry.Name{Namespace: "shop", Service: "checkout"}
 	start    = time.Unix(1_800_000_000, 0)
 )
@@ -42,27 +45,57 @@ func open(t *testing.T, fs vfs.FS, change func(*Config)) (*Store, Loaded) {
 	return s, l
 }
 
-func serviceRow(n registry.Name, rev uint64) Row {
-	return Row{Kind: ServiceRow, Name: n, Value: &registry.Service{
+func serviceRow(n registry.Name, rev uint64) registry.Row {
+	return registry.Row{Key: registry.RowKey{Kind: registry.ServiceRow, Name: n}, Service: &registry.Service{
 		Name: n, Ports: []registry.Port{{Name: "grpc", Number: 9090, Protocol: registry.GRPC}},
 		Annotations: map[string]string{"a": "b"}, Source: "api", Revision: rev,
 	}}
 }
 
-func instanceRow(n registry.Name, uid registry.UID, rev uint64) Row {
-	return Row{Kind: InstanceRow, Name: n, UID: uid, Value: &registry.Instance{
+func instanceRow(n registry.Name, uid registry.UID, rev uint64) registry.Row {
+	return registry.Row{Key: registry.RowKey{Kind: registry.InstanceRow, Name: n, UID: uid}, Instance: &registry.Instance{
 		UID: uid, Service: n, Identity: identity.MustParse("spiffe://example.org/ns/shop/sa/checkout"),
 		Endpoint: registry.Endpoint{Addr: netip.MustParseAddr("10.0.0.1")}, Weight: 100, Source: "api", Revision: rev,
 	}}
 }
 
-func contractRow(n registry.Name, lease time.Duration, rev uint64) Row {
-	return Row{Kind: ContractRow, Name: n, Value: &registry.Contract{
+func contractRow(kind registry.RowKind, n registry.Name, lease time.Duration, rev uint64) registry.Row {
+	return registry.Row{Key: registry.RowKey{Kind: kind, Name: n}, Contract: &registry.Contract{
 		Name: n, Lease: lease, Identities: []identity.ID{identity.MustParse("spiffe://example.org/ns/a/sa/b"), {}}, Revision: rev,
 	}}
 }
 
-func commit(t *testing.T, s *Store, rows ...Row) {
+func profileRow(n registry.Name) registry.Row {
+	return registry.Row{Key: registry.RowKey{Kind: registry.ProfileRow, Name: n}, Profile: &registry.Profile{
+		Namespace: n.Namespace, Name: n.Service, Supplies: registry.ClassSet(0).With(registry.ClassSelf), Revision: 4,
+	}}
+}
+
+func countersRow(uid registry.UID, rev uint64) registry.Row {
+	return registry.Row{Key: registry.RowKey{Kind: registry.CountersRow}, Counters: &registry.Counters{LastUID: uid, LastRevision: rev}}
+}
+
+func deletion(r registry.Row) registry.Row { return registry.Row{Key: r.Key, Delete: true} }
+
+// text shows rows by value, for comparisons.
+func text(t *testing.T, rows []registry.Row) string {
+	t.Helper()
+	var b strings.Builder
+	for _, r := range rows {
+		v, named := content(r)
+		if !named {
+			t.Errorf("%s holds %+v", r.Key, v)
+		}
+		j, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s %s\n", r.Key, j)
+	}
+	return b.String()
+}
+
+func commit(t *testing.T, s *Store, rows ...registry.Row) {
 	t.Helper()
 	if err := s.Commit(t.Context(), rows, nil); err != nil {
 		t.Fatal(err)
@@ -72,38 +105,40 @@ func commit(t *testing.T, s *Store, rows ...Row) {
 func TestRowsComeBackAsWritten(t *testing.T) {
 	fs := vfs.NewMem()
 	s, l := open(t, fs, nil)
-	if want := registry.UID(uint64(start.Unix())*uidsPerSecond + 1); l.NextUID != want || l.Epoch != uint64(start.Unix()) {
-		t.Fatalf("first start: next uid %d, epoch %d, want uid %d", l.NextUID, l.Epoch, want)
+	base := uint64(start.Unix()) * idsPerSecond
+	if l.Base != base || l.Epoch != uint64(start.Unix()) || l.Next != 1 || l.Reserved != 1+seqBlock {
+		t.Fatalf("first start: %+v, want base %d", l, base)
 	}
-	profile := Row{Kind: ProfileRow, Name: registry.Name{Namespace: "shop", Service: "grpc-go"}, Value: &registry.Profile{
-		Namespace: "shop", Name: "grpc-go", Supplies: registry.ClassSet(0).With(registry.ClassSelf), Revision: 4,
-	}}
-	written := []Row{serviceRow(checkout, 1), instanceRow(checkout, l.NextUID, 2), contractRow(checkout, 25*time.Second, 3), profile}
+	gone := serviceRow(registry.Name{Namespace: "shop", Service: "gone"}, 5)
+	written := []registry.Row{
+		serviceRow(checkout, 1), instanceRow(checkout, 8, 2), contractRow(registry.ContractRow, checkout, 25*time.Second, 3),
+		contractRow(registry.PreviousContractRow, checkout, 20*time.Second, 2),
+		profileRow(registry.Name{Namespace: "shop", Service: "grpc-go"}), countersRow(registry.UID(base+7), base+9),
+	}
 	commit(t, s, written...)
-	commit(t, s, serviceRow(registry.Name{Namespace: "shop", Service: "gone"}, 5))
-	commit(t, s, Row{Kind: ServiceRow, Name: registry.Name{Namespace: "shop", Service: "gone"}})
+	commit(t, s, gone)
+	commit(t, s, deletion(gone))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	_, l2 := open(t, fs, nil)
-	got := fmt.Sprintf("%+v %+v %+v %+v", *l2.Services[0], *l2.Instances[0], *l2.Contracts[0], *l2.Profiles[0])
-	want := fmt.Sprintf("%+v %+v %+v %+v", *written[0].Value.(*registry.Service), *written[1].Value.(*registry.Instance),
-		*written[2].Value.(*registry.Contract), *written[3].Value.(*registry.Profile))
-	if got != want || len(l2.Services) != 1 || len(l2.Alarms) != 0 {
-		t.Errorf("read\n%s\nwrote\n%s\nalarms %v", got, want, l2.Alarms)
+	if got, want := text(t, l2.Rows), text(t, written); got != want || len(l2.Damaged)+len(l2.Alarms) != 0 {
+		t.Errorf("read\n%s\nwrote\n%s\n%v %v", got, want, l2.Damaged, l2.Alarms)
 	}
-	if l2.Epoch != l.Epoch+1 || l2.Revision != 5 || l2.NextUID != l.NextUID+1 {
-		t.Errorf("second start: epoch %d, revision %d, next uid %d", l2.Epoch, l2.Revision, l2.NextUID)
+	if l2.Epoch != l.Epoch+1 || l2.Base != base+9 || l2.Next != l.Reserved {
+		t.Errorf("second start: epoch %d, base %d, next %d", l2.Epoch, l2.Base, l2.Next)
 	}
 }
 
 func TestARowUnderAnotherKeyIsRefused(t *testing.T) {
 	s, _ := open(t, vfs.NewMem(), nil)
 	wrong := serviceRow(checkout, 1)
-	wrong.Name.Service = "other"
-	for _, r := range []Row{wrong, {Kind: InstanceRow, Name: checkout, Value: &registry.Service{Name: checkout}}, {Kind: ServiceRow, Name: checkout, Value: "text"}} {
-		if err := s.Commit(t.Context(), []Row{r}, nil); err == nil {
-			t.Errorf("%s was accepted", r)
+	wrong.Key.Name.Service = "other"
+	instance := instanceRow(checkout, 3, 1)
+	instance.Key.UID = 4
+	for _, r := range []registry.Row{wrong, instance, {Key: registry.RowKey{Kind: registry.ServiceRow, Name: checkout}}, {}} {
+		if err := s.Commit(t.Context(), []registry.Row{r}, nil); err == nil {
+			t.Errorf("%s was accepted", r.Key)
 		}
 	}
 }
@@ -130,6 +165,10 @@ func TestDamagedRows(t *testing.T) {
 		{"good checksum, not JSON", func(db *pebble.DB, key []byte) error {
 			return db.Set(key, seal(key, []byte("{")), pebble.Sync)
 		}, true},
+		{"another row's bytes", func(db *pebble.DB, key []byte) error {
+			v, err := getCopy(db, rowKey(prefixDesired, instanceRow(other, 5, 2).Key))
+			return errors.Join(err, db.Set(key, v, pebble.Sync))
+		}, true},
 		{"both copies", func(db *pebble.DB, key []byte) error {
 			previous := append([]byte{prefixPrevious}, key[1:]...)
 			return errors.Join(db.Set(key, nil, pebble.Sync), db.Set(previous, nil, pebble.Sync))
@@ -139,43 +178,55 @@ func TestDamagedRows(t *testing.T) {
 			fs := vfs.NewMem()
 			s, _ := open(t, fs, nil)
 			const uid = 1 << 60
-			other := registry.Name{Namespace: "shop", Service: "other"}
-			commit(t, s, serviceRow(checkout, 1), serviceRow(other, 1), instanceRow(checkout, uid, 7), instanceRow(other, 5, 2),
-				contractRow(checkout, 10*time.Second, 1))
-			commit(t, s, contractRow(checkout, 20*time.Second, 2))
-			for _, r := range []Row{{Kind: InstanceRow, Name: checkout, UID: uid}, {Kind: ContractRow, Name: checkout}} {
-				if err := test.damage(s.opening.db, rowKey(prefixDesired, r)); err != nil {
-					t.Fatal(err)
-				}
+			damaged := instanceRow(checkout, uid, 7)
+			commit(t, s, serviceRow(checkout, 1), serviceRow(other, 1), damaged, instanceRow(other, 5, 2))
+			if err := test.damage(s.opening.db, rowKey(prefixDesired, damaged.Key)); err != nil {
+				t.Fatal(err)
 			}
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
 			_, l := open(t, fs, nil)
-			if len(l.Alarms) != 2 || len(l.Services) != 2 || l.NextUID != uid+1 {
-				t.Fatalf("alarms %v, services %d, next uid %d", l.Alarms, len(l.Services), l.NextUID)
+			if len(l.Damaged) != 1 || l.Damaged[0].Key != damaged.Key || len(l.Alarms) != 0 || l.Base < uid {
+				t.Fatalf("damaged %v, alarms %v, base %d", l.Damaged, l.Alarms, l.Base)
 			}
-			for _, a := range l.Alarms {
-				if a.Restored != test.restored || a.Row.Name != checkout || !strings.Contains(a.Error(), "shop/checkout") {
-					t.Errorf("alarm %v: restored %v, row %v", a, a.Restored, a.Row)
-				}
+			ix := registry.Load(l.Base, slices.Values(l.Rows), l.Damaged)
+			if _, ok := ix.Index.Instance(uid); ok != test.restored || len(ix.Damaged) != 1 {
+				t.Errorf("restored %v, damaged %v", ok, ix.Damaged)
 			}
-			switch {
-			case !test.restored && len(l.Instances)+len(l.Contracts) != 1:
-				t.Errorf("%d instances and %d contracts", len(l.Instances), len(l.Contracts))
-			case test.restored && (len(l.Instances) != 2 || l.Contracts[0].Lease != 10*time.Second):
-				t.Errorf("%d instances, lease %v: want the previous contract", len(l.Instances), l.Contracts[0].Lease)
+			if _, ok := ix.Index.Instance(5); !ok {
+				t.Error("the other instance is missing")
+			}
+			if ix.Index.Counters().LastUID < uid {
+				t.Error("the damaged row's uid can be given out again")
 			}
 		})
 	}
 }
 
-func TestDamagedCounters(t *testing.T) {
+func TestAForeignKeyIsOneAlarm(t *testing.T) {
 	fs := vfs.NewMem()
 	s, _ := open(t, fs, nil)
-	s.PutView(publication(views.Version{Epoch: s.Epoch(), Seq: 70_000}, nil, 1))
+	commit(t, s, serviceRow(checkout, 1))
+	for _, k := range []string{"d", "d\x01", "d\x01shop", "d\x02shop\x00checkout\x00", "d\x63a\x00b\x00"} {
+		if err := s.opening.db.Set([]byte(k), []byte("x"), pebble.Sync); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, l := open(t, fs, nil); len(l.Alarms)+len(l.Damaged) != 5 || len(l.Rows) != 1 {
+		t.Errorf("alarms %v, damaged %v, %d rows", l.Alarms, l.Damaged, len(l.Rows))
+	}
+}
+
+func TestDamagedCounters(t *testing.T) {
+	fs := vfs.NewMem()
+	s, l := open(t, fs, nil)
+	s.PutView(publication(views.Version{Epoch: l.Epoch, Seq: 70_000}, nil, 1))
 	for round, damaged := range [][][]byte{{numberKeys[0]}, {numberKeys[0], numberKeys[1]}} {
-		epoch, reserved := s.Epoch(), s.Reserved()
+		before := l
 		for _, k := range damaged {
 			if err := s.opening.db.Set(k, []byte("x"), pebble.Sync); err != nil {
 				t.Fatal(err)
@@ -184,34 +235,31 @@ func TestDamagedCounters(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		var l Loaded
 		s, l = open(t, fs, nil)
-		if len(l.Alarms) != 1 || l.Epoch < epoch || round == 0 && l.Seq != reserved || round == 1 && l.Seq < 70_000 {
-			t.Errorf("round %d: alarms %v, epoch %d after %d, seq %d after %d", round, l.Alarms, l.Epoch, epoch, l.Seq, reserved)
+		if len(l.Alarms) != 1 || l.Epoch < before.Epoch || round == 0 && l.Next != before.Reserved || round == 1 && l.Next <= 70_000 {
+			t.Errorf("round %d: %+v after %+v", round, l, before)
 		}
 	}
 }
 
-func TestNumbersNeverWaitAndNeverRepeat(t *testing.T) {
+func TestVersionBlocks(t *testing.T) {
 	fs := vfs.NewMem()
-	var last, epoch uint64
+	end := make(chan uint64, 1)
+	var before Loaded
 	for range 3 {
 		s, l := open(t, fs, nil)
-		if l.Seq < last || l.Epoch <= epoch {
-			t.Fatalf("start at %d.%d after %d.%d", l.Epoch, l.Seq, epoch, last)
+		if l.Next < before.Reserved || l.Epoch <= before.Epoch {
+			t.Fatalf("start %+v after %+v", l, before)
 		}
-		for range 2*seqBlock + 10 {
-			n := s.NextSeq()
-			if n <= last {
-				t.Fatalf("%d after %d", n, last)
+		for range 2 {
+			s.Refill(func(e uint64) { end <- e })
+			e := <-end
+			if e != l.Reserved+seqBlock {
+				t.Fatalf("reserved %d after %d", e, l.Reserved)
 			}
-			last = n
+			l.Reserved = e
 		}
-		commit(t, s, serviceRow(checkout, 1)) // a group always leaves half a block ahead
-		if s.Reserved() < last+seqBlock/2 {
-			t.Fatalf("reserved %d, handed out %d", s.Reserved(), last)
-		}
-		epoch = l.Epoch
+		before = l
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -231,14 +279,14 @@ func TestCloseTwiceAndWritesAfterwards(t *testing.T) {
 	if err := errors.Join(s.Close(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	err := s.Commit(t.Context(), []Row{serviceRow(checkout, 1)}, nil)
+	err := s.Commit(t.Context(), []registry.Row{serviceRow(checkout, 1)}, nil)
 	if StateOf(err) != Closed {
 		t.Errorf("commit after close: %v", err)
 	}
 	if _, _, err := s.LatestViews(t.Context()); StateOf(err) != Closed {
 		t.Errorf("read after close: %v", err)
 	}
-	s.PutView(publication(views.Version{Epoch: 1, Seq: 1}, nil, 1)) // dropped, not blocked
+	s.PutView(publication(views.Version{Epoch: s.epoch, Seq: 1}, nil, 1)) // dropped, not blocked
 }
 
 func TestLogs(t *testing.T) {
@@ -298,7 +346,7 @@ func TestCommitEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 50 {
-		err := s.Commit(ctx, []Row{serviceRow(checkout, 1)}, nil)
+		err := s.Commit(ctx, []registry.Row{serviceRow(checkout, 1)}, nil)
 		if err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}

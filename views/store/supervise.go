@@ -105,7 +105,7 @@ func (s *Store) reopen() bool {
 	s.doubt = nil
 	s.mu.Unlock()
 	reached := n.Commit
-	n.Epoch, n.Seq = max(n.Epoch, s.epoch), max(n.Seq, s.seq.Load())+seqBlock
+	n.Epoch, n.Seq = max(n.Epoch, s.epoch), max(n.Seq, 1)+seqBlock
 	if !s.begin(o, n) {
 		// It froze again: the group stays in doubt.
 		s.mu.Lock()
@@ -113,7 +113,7 @@ func (s *Store) reopen() bool {
 		s.mu.Unlock()
 		return false
 	}
-	s.reserved.Store(n.Seq)
+	s.tellReserved(n.Seq)
 	s.status.Store(&Status{})
 	if o.isFrozen() {
 		s.status.Store(&o.fs.status)

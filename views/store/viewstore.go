@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -21,26 +22,11 @@ type Stored struct {
 	View    *views.View // nil: the service was deleted at this version
 }
 
-// Latest is the newest stored version of a service: a rebuilt view with the
-// same hashes keeps its versions.
-type Latest struct {
-	Name         registry.Name
-	Version      views.Version // of the publication
-	Endpoint     views.Version
-	Config       views.Version
-	EndpointHash [32]byte
-	ConfigHash   [32]byte
-	Deleted      bool
-}
-
-// Change is one entry of the ring of recent changes.
-type Change struct {
-	Version views.Version
-	Name    registry.Name
-	Lane    views.Lane
-	Kinds   views.Kinds
+// latest is the newest stored version of a service.
+type latest struct {
+	Version views.Version // of the publication
 	Deleted bool
-	At      time.Time
+	Stored  views.Stored
 }
 
 func appendVersion(k []byte, v views.Version) []byte {
@@ -63,9 +49,13 @@ func expiryKey(at time.Time, viewKey []byte) []byte {
 }
 
 // PutView keeps a publication: the view under its version, its hashes as the
-// newest of the service, and an entry of the ring. It never waits; what does
-// not fit the queue is dropped and counted.
+// newest of the service, and an entry of the ring. A view that kept the version
+// of an earlier start is here already. It never waits; what does not fit the
+// queue is dropped and counted.
 func (s *Store) PutView(p views.Publication) {
+	if p.Version.Epoch < s.epoch {
+		return
+	}
 	at := time.Now()
 	cost := int64(512)
 	if p.New != nil {
@@ -74,29 +64,40 @@ func (s *Store) PutView(p views.Publication) {
 		}
 		cost += 64 * int64(len(p.New.Members)) // of the queue: members are shared with the snapshot
 	}
-	s.queue(Views, cost, func(b *pebble.Batch) error { return addView(b, p, at) })
+	s.queue(Views, cost, func(db pebble.Reader, b *pebble.Batch) error { return addView(db, b, p, at) })
 }
 
-func addView(b *pebble.Batch, p views.Publication, at time.Time) error {
-	key := viewKey(p.Name, p.Version)
-	latest := Latest{Name: p.Name, Version: p.Version, Deleted: p.New == nil}
+func addView(db pebble.Reader, b *pebble.Batch, p views.Publication, at time.Time) error {
+	key, latestKey := viewKey(p.Name, p.Version), nameKey(prefixLatest, p.Name)
+	l := latest{Version: p.Version, Deleted: p.New == nil}
 	if v := p.New; v != nil {
-		latest.Endpoint, latest.Config = v.Endpoint, v.Config
-		latest.EndpointHash, latest.ConfigHash = v.EndpointHash, v.ConfigHash
+		l.Stored = views.Stored{Endpoint: v.Endpoint, Config: v.Config, EndpointHash: v.EndpointHash, ConfigHash: v.ConfigHash}
 	}
-	change := Change{Version: p.Version, Name: p.Name, Lane: p.Lane, Kinds: p.Kinds, Deleted: latest.Deleted, At: at}
-	err := errors.Join(
-		setJSON(b, key, Stored{Name: p.Name, Version: p.Version, At: at, View: p.New}),
-		setJSON(b, nameKey(prefixLatest, p.Name), latest),
-		setJSON(b, appendVersion([]byte{prefixChange}, p.Version), change),
-	)
-	if p.Old != nil {
-		err = errors.Join(err, b.Set(expiryKey(at, viewKey(p.Name, p.Old.Version())), nil, nil))
-	}
-	if latest.Deleted {
+	change := views.Change{Version: p.Version, Name: p.Name, Deleted: l.Deleted, Lane: p.Lane, Kinds: p.Kinds}
+	err := supersede(db, b, p, at)
+	if l.Deleted {
 		err = errors.Join(err, b.Set(expiryKey(at, key), nil, nil))
 	}
-	return err
+	return errors.Join(err,
+		setJSON(b, key, Stored{Name: p.Name, Version: p.Version, At: at, View: p.New}),
+		setJSON(b, latestKey, l),
+		setJSON(b, appendVersion([]byte{prefixChange}, p.Version), change),
+	)
+}
+
+// supersede marks the view that a publication replaces as due one day. After a
+// start the replaced one is known to the disk alone.
+func supersede(db pebble.Reader, b *pebble.Batch, p views.Publication, at time.Time) error {
+	if p.Old != nil {
+		return b.Set(expiryKey(at, viewKey(p.Name, p.Old.Version())), nil, nil)
+	}
+	key := nameKey(prefixLatest, p.Name)
+	value, err := getCopy(db, key)
+	var l latest
+	if err != nil || value == nil || unsealJSON(key, value, &l) != nil {
+		return err
+	}
+	return b.Set(expiryKey(at, viewKey(p.Name, l.Version)), nil, nil)
 }
 
 func setJSON(b *pebble.Batch, key []byte, v any) error {
@@ -127,28 +128,37 @@ func (s *Store) ViewAt(ctx context.Context, n registry.Name, v views.Version) (f
 	return found, ok, err
 }
 
-// LatestViews returns the newest stored version of every service, deleted ones
-// of the last day included. Damaged entries are left out and counted; their
-// services are stamped anew.
-func (s *Store) LatestViews(ctx context.Context) (latest []Latest, damaged int, err error) {
+// LatestViews returns what the Publisher starts from: the newest stored
+// versions and hashes of every service that was not deleted. Damaged entries
+// are left out and counted; their services are stamped anew.
+func (s *Store) LatestViews(ctx context.Context) (newest map[registry.Name]views.Stored, damaged int, err error) {
+	newest = make(map[registry.Name]views.Stored)
 	err = s.scan(ctx, prefixRange(prefixLatest), false, func(key, value []byte) bool {
-		var l Latest
-		if unsealJSON(key, value, &l) != nil {
+		var l latest
+		n, _, ok := cutName(key[1:])
+		switch {
+		case !ok || unsealJSON(key, value, &l) != nil:
 			damaged++
-			return true
+		case !l.Deleted:
+			newest[n] = l.Stored
 		}
-		latest = append(latest, l)
 		return true
 	})
-	return latest, damaged, err
+	return newest, damaged, err
+}
+
+// RecentChanges returns the ring, oldest first: the Publisher's start.
+func (s *Store) RecentChanges(ctx context.Context) ([]views.Change, error) {
+	changes, _, err := s.ChangesSince(ctx, views.Version{})
+	return changes, err
 }
 
 // ChangesSince returns the changes above a version, oldest first, and whether
 // they are all: false when the ring does not reach back to it, or has a hole.
-func (s *Store) ChangesSince(ctx context.Context, v views.Version) (changes []Change, complete bool, err error) {
+func (s *Store) ChangesSince(ctx context.Context, v views.Version) (changes []views.Change, complete bool, err error) {
 	err = s.scan(ctx, prefixRange(prefixChange), true, func(key, value []byte) bool {
 		at, ok := cutVersion(key[1:])
-		var c Change
+		var c views.Change
 		if !ok || unsealJSON(key, value, &c) != nil {
 			return false
 		}
@@ -159,16 +169,14 @@ func (s *Store) ChangesSince(ctx context.Context, v views.Version) (changes []Ch
 		changes = append(changes, c)
 		return true
 	})
-	for i, j := 0, len(changes)-1; i < j; i, j = i+1, j-1 {
-		changes[i], changes[j] = changes[j], changes[i]
-	}
+	slices.Reverse(changes)
 	return changes, complete, err
 }
 
 // DropViews deletes the view store and the ring. Nothing decides by them, so
 // it may be called at any moment; the next start stamps every service anew.
 func (s *Store) DropViews() {
-	s.queue(Views, 64, func(b *pebble.Batch) error {
+	s.queue(Views, 64, func(_ pebble.Reader, b *pebble.Batch) error {
 		var err error
 		for _, p := range []byte{prefixView, prefixLatest, prefixChange, prefixExpiry} {
 			err = errors.Join(err, b.DeleteRange([]byte{p}, []byte{p + 1}, nil))

@@ -16,7 +16,7 @@ func settle(t *testing.T, s *Store) {
 	t.Helper()
 	for range 2 {
 		met := make(chan struct{})
-		s.queue(Checkpoints, 1, func(*pebble.Batch) error { close(met); return nil })
+		s.queue(Checkpoints, 1, func(pebble.Reader, *pebble.Batch) error { close(met); return nil })
 		select {
 		case <-met:
 		case <-time.After(10 * time.Second):
@@ -30,11 +30,11 @@ func TestViewsUnderTheirVersions(t *testing.T) {
 	s, _ := open(t, fs, nil)
 	var old *views.View
 	for seq := uint64(1); seq <= 3; seq++ {
-		p := publication(views.Version{Epoch: 1, Seq: seq * 10}, old, int(seq))
+		p := publication(views.Version{Epoch: 2e9, Seq: seq * 10}, old, int(seq))
 		s.PutView(p)
 		old = p.New
 	}
-	gone := views.Version{Epoch: 2, Seq: 40}
+	gone := views.Version{Epoch: 3e9, Seq: 40}
 	s.PutView(views.Publication{Version: gone, Name: checkout, Old: old, Lane: views.Withdrawals, Kinds: views.Withdraw})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestViewsUnderTheirVersions(t *testing.T) {
 		at      views.Version
 		seq     uint64
 		members int
-	}{{views.Version{Epoch: 1, Seq: 10}, 10, 1}, {views.Version{Epoch: 1, Seq: 25}, 20, 2}, {views.Version{Epoch: 2, Seq: 1}, 30, 3}, {gone, 40, -1}} {
+	}{{views.Version{Epoch: 2e9, Seq: 10}, 10, 1}, {views.Version{Epoch: 2e9, Seq: 25}, 20, 2}, {views.Version{Epoch: 3e9, Seq: 1}, 30, 3}, {gone, 40, -1}} {
 		got, ok, err := s.ViewAt(t.Context(), checkout, test.at)
 		if err != nil || !ok || got.Version.Seq != test.seq {
 			t.Fatalf("at %s: %+v %v %v", test.at, got, ok, err)
@@ -57,23 +57,29 @@ func TestViewsUnderTheirVersions(t *testing.T) {
 			t.Errorf("at %s: deleted", test.at)
 		}
 	}
-	if _, ok, err := s.ViewAt(t.Context(), checkout, views.Version{Epoch: 1, Seq: 9}); ok || err != nil {
+	if _, ok, err := s.ViewAt(t.Context(), checkout, views.Version{Epoch: 2e9, Seq: 9}); ok || err != nil {
 		t.Errorf("before the first version: %v %v", ok, err)
 	}
-	latest, _, err := s.LatestViews(t.Context())
-	if err != nil || len(latest) != 1 || !latest[0].Deleted || latest[0].Version != gone {
-		t.Errorf("latest %+v %v", latest, err)
+	if latest, _, err := s.LatestViews(t.Context()); err != nil || len(latest) != 0 {
+		t.Errorf("latest of a deleted service: %+v %v", latest, err)
 	}
-	changes, complete, err := s.ChangesSince(t.Context(), views.Version{Epoch: 1, Seq: 20})
+	changes, complete, err := s.ChangesSince(t.Context(), views.Version{Epoch: 2e9, Seq: 20})
 	if err != nil || !complete || len(changes) != 2 || changes[0].Version.Seq != 30 || !changes[1].Deleted {
 		t.Errorf("changes %+v %v %v", changes, complete, err)
 	}
-	if changes, complete, _ = s.ChangesSince(t.Context(), views.Version{Epoch: 1, Seq: 9}); complete || len(changes) != 4 {
+	if changes, complete, _ = s.ChangesSince(t.Context(), views.Version{Epoch: 2e9, Seq: 9}); complete || len(changes) != 4 {
 		t.Errorf("changes from before the ring: %d, complete %v", len(changes), complete)
+	}
+	again := publication(views.Version{Epoch: 3e9, Seq: 50}, nil, 1)
+	s.PutView(again)
+	settle(t, s)
+	want := views.Stored{Endpoint: again.Version, Config: again.Version, EndpointHash: again.New.EndpointHash}
+	if latest, _, err := s.LatestViews(t.Context()); err != nil || latest[checkout] != want {
+		t.Errorf("latest: %+v %v", latest, err)
 	}
 	s.DropViews()
 	settle(t, s)
-	if latest, _, err = s.LatestViews(t.Context()); err != nil || len(latest) != 0 {
+	if latest, _, err := s.LatestViews(t.Context()); err != nil || len(latest) != 0 {
 		t.Errorf("after dropping: %+v %v", latest, err)
 	}
 }
@@ -96,18 +102,18 @@ func TestRetention(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s, _ := open(t, vfs.NewMem(), test.change)
-			other := publication(views.Version{Epoch: 1, Seq: 1}, nil, 1)
-			other.Name.Service = "other"
-			s.PutView(other)
+			second := publication(views.Version{Epoch: 2e9, Seq: 1}, nil, 1)
+			second.Name = other
+			s.PutView(second)
 			var old *views.View
 			for seq := uint64(1); seq <= 99; seq++ {
-				p := publication(views.Version{Epoch: 1, Seq: seq}, old, 1)
+				p := publication(views.Version{Epoch: 2e9, Seq: seq}, old, 1)
 				if seq == 99 {
 					p.New = nil
 				}
 				p2 := p
 				if p2.New == nil {
-					s.queue(Views, 1, func(b *pebble.Batch) error { return addView(b, p2, published(seq)) })
+					s.queue(Views, 1, func(db pebble.Reader, b *pebble.Batch) error { return addView(db, b, p2, published(seq)) })
 				} else {
 					s.PutView(p2)
 				}
@@ -117,16 +123,16 @@ func TestRetention(t *testing.T) {
 			r := s.openRetention(s.opening)
 			r.sweep(test.now)
 			if test.oldest > 1 {
-				if got, ok, err := s.ViewAt(t.Context(), checkout, views.Version{Epoch: 1, Seq: test.oldest - 1}); ok || err != nil {
+				if got, ok, err := s.ViewAt(t.Context(), checkout, views.Version{Epoch: 2e9, Seq: test.oldest - 1}); ok || err != nil {
 					t.Errorf("version %d should be gone: %v %v", test.oldest-1, got.Version, err)
 				}
 			}
-			_, ok, err := s.ViewAt(t.Context(), checkout, views.Version{Epoch: 1, Seq: test.oldest})
+			_, ok, err := s.ViewAt(t.Context(), checkout, views.Version{Epoch: 2e9, Seq: test.oldest})
 			if err != nil || ok != (test.oldest < 99 || test.deletion) {
 				t.Errorf("version %d: %v %v", test.oldest, ok, err)
 			}
 			latest, _, _ := s.LatestViews(t.Context())
-			if want := 1; test.deletion != (len(latest) == want+1) || latest[len(latest)-1].Name != other.Name {
+			if _, ok := latest[other]; len(latest) != 1 || !ok {
 				t.Errorf("latest %+v", latest)
 			}
 			changes, _, err := s.ChangesSince(t.Context(), views.Version{})
@@ -148,17 +154,46 @@ func TestADroppedViewCutsTheRing(t *testing.T) {
 			}
 		}
 	})
-	s.PutView(publication(views.Version{Epoch: 1, Seq: 1}, nil, 1))
+	s.PutView(publication(views.Version{Epoch: 2e9, Seq: 1}, nil, 1))
 	settle(t, s)
-	s.PutView(publication(views.Version{Epoch: 1, Seq: 2}, nil, 1<<12))
-	s.PutView(publication(views.Version{Epoch: 1, Seq: 3}, nil, 1))
-	s.PutView(publication(views.Version{Epoch: 1, Seq: 4}, nil, 1))
+	s.PutView(publication(views.Version{Epoch: 2e9, Seq: 2}, nil, 1<<12))
+	s.PutView(publication(views.Version{Epoch: 2e9, Seq: 3}, nil, 1))
+	s.PutView(publication(views.Version{Epoch: 2e9, Seq: 4}, nil, 1))
 	settle(t, s)
-	changes, complete, err := s.ChangesSince(t.Context(), views.Version{Epoch: 1, Seq: 1})
+	changes, complete, err := s.ChangesSince(t.Context(), views.Version{Epoch: 2e9, Seq: 1})
 	if err != nil || complete || len(changes) != 2 || dropped != 1 {
 		t.Errorf("changes %+v, complete %v, dropped %d, %v", changes, complete, dropped, err)
 	}
-	if _, complete, _ = s.ChangesSince(t.Context(), views.Version{Epoch: 1, Seq: 3}); !complete {
+	if _, complete, _ = s.ChangesSince(t.Context(), views.Version{Epoch: 2e9, Seq: 3}); !complete {
 		t.Error("after the hole the ring is complete again")
+	}
+}
+
+// TestTheViewOfAnEarlierStartExpires: after a start the Publisher does not know
+// what its first publication replaces; the store does.
+func TestTheViewOfAnEarlierStartExpires(t *testing.T) {
+	fs := vfs.NewMem()
+	s, l := open(t, fs, nil)
+	first := publication(views.Version{Epoch: l.Epoch, Seq: 1}, nil, 1)
+	s.PutView(first)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, l = open(t, fs, nil)
+	kept := first
+	kept.New = &views.View{Name: checkout} // must not overwrite what is stored
+	s.PutView(kept)
+	settle(t, s)
+	if got, ok, err := s.ViewAt(t.Context(), checkout, first.Version); err != nil || !ok || len(got.View.Members) != 1 {
+		t.Errorf("kept view: %+v %v %v", got, ok, err)
+	}
+	s.PutView(publication(views.Version{Epoch: l.Epoch, Seq: 2}, nil, 1))
+	settle(t, s)
+	s.openRetention(s.opening).sweep(start.Add(48 * time.Hour))
+	if got, ok, _ := s.ViewAt(t.Context(), checkout, first.Version); ok {
+		t.Errorf("still there: %+v", got)
+	}
+	if _, ok, _ := s.ViewAt(t.Context(), checkout, views.Version{Epoch: l.Epoch, Seq: 2}); !ok {
+		t.Error("the newest view is never dropped")
 	}
 }
