@@ -242,7 +242,7 @@ func (v *Violations) identities(ids []identity.ID) {
 func checkContractFits(c *Contract, svc *Service, p *Profile) Violations {
 	var v Violations
 	if missing := c.Require &^ p.Supplies; missing != 0 {
-		v.add("require", "supplies", "contract %s requires the signal %s of service %s; %s does not supply it", c.Name, missing, svc.Name, profileWord(p))
+		v.add("require", "supplies", "contract %s requires the signal %s of service %s; profile %s does not supply it", c.Name, missing, svc.Name, profileWord(p))
 	}
 	if c.Probe.Port == "" {
 		return v
@@ -258,7 +258,7 @@ func checkContractFits(c *Contract, svc *Service, p *Profile) Violations {
 
 func profileWord(p *Profile) string {
 	if p.Name == "" {
-		return "no capability profile is given, which"
+		return "(none is given)"
 	}
-	return "profile " + p.Namespace + "/" + p.Name
+	return p.Namespace + "/" + p.Name
 }

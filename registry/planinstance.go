@@ -200,13 +200,13 @@ func (b *batch) checkPlace(svc *Service, row *Instance) Violations {
 func checkInstanceProfile(row *Instance, p *Profile, c *Contract) Violations {
 	var v Violations
 	if row.Endpoint.Host != "" && !p.External {
-		v.add("endpoint.host", "external-profile", "a host name needs a capability profile with external: true; %s", profileWord(p))
+		v.add("endpoint.host", "external-profile", "a host name needs a capability profile with external: true; profile: %s", profileWord(p))
 	}
 	if row.Identity.IsZero() && row.Endpoint.URL == "" && !p.External {
 		v.add("identity", "required", "callers verify the instance by its SPIFFE ID; give one, or a profile with external: true")
 	}
 	if missing := c.Require &^ p.Supplies; missing != 0 {
-		v.add("profile", "supplies", "contract %s requires the signal %s; %s does not supply it", c.Name, missing, profileWord(p))
+		v.add("profile", "supplies", "contract %s requires the signal %s; profile %s does not supply it", c.Name, missing, profileWord(p))
 	}
 	return v
 }

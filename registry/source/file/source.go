@@ -179,42 +179,40 @@ func (s *Source) update(now time.Time, before, after map[string]fs.FileInfo) boo
 		case info == nil:
 			changed = e.hold(now, "it cannot be looked at; check that it exists and may be read") || changed
 		case !same(before[name], info):
+			e.failed = nil // to be read again once it is stable
 			changed = e.hold(now, "it is still being written") || changed
 		case same(e.info, info):
 			changed = e.release() || changed
 		case !same(e.failed, info):
-			s.read(now, name, e, info)
-			changed = true
+			changed = s.read(now, name, e, info) || changed
 		}
 	}
 	return changed
 }
 
-// read takes a file's content, or notes why it cannot be taken.
-func (s *Source) read(now time.Time, name string, e *entry, info fs.FileInfo) {
+// read takes a file's content, or notes why it cannot be taken; it reports
+// whether that is news.
+func (s *Source) read(now time.Time, name string, e *entry, info fs.FileInfo) (changed bool) {
 	path := filepath.Join(s.cfg.Dir, name)
 	if info.Size() > MaxSize {
 		e.failed = info
-		e.hold(now, fmt.Sprintf("it has %d bytes, the limit is %d; split it", info.Size(), MaxSize))
-		return
+		return e.hold(now, fmt.Sprintf("it has %d bytes, the limit is %d; split it", info.Size(), MaxSize))
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		e.hold(now, err.Error())
-		return
+		return e.hold(now, err.Error())
 	}
 	if again, err := os.Stat(path); err != nil || !same(info, again) || int64(len(data)) != info.Size() {
-		e.hold(now, "it is still being written")
-		return
+		return e.hold(now, "it is still being written")
 	}
 	var list reconcile.List
 	if err := s.cfg.Parse(name, data, &list); err != nil {
 		e.failed = info
-		e.hold(now, err.Error())
-		return
+		return e.hold(now, err.Error())
 	}
 	e.info, e.gave = info, &list
 	e.release()
+	return true
 }
 
 // hold notes why the newest content does not count.
