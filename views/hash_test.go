@@ -23,9 +23,9 @@ var neverHashed = map[string]string{
 
 func sampleView() *View {
 	v := &View{
-		Name: Name{"shop", "checkout"}, Revision: 3, Ports: []Port{{Name: "grpc", Number: 8080, Protocol: 4}},
+		Name: Name{Namespace: "shop", Service: "checkout"}, Revision: 3, Ports: []Port{{Name: "grpc", Number: 8080, Protocol: 4}},
 		Identities: []identity.ID{identity.MustParse("spiffe://example.org/ns/shop/sa/checkout")},
-		Contract:   Name{"shop", "checkout"}, Guard: Guard{Floor: 50, Serving: 1, Members: 1, Zones: []string{"a"}},
+		Contract:   Name{Namespace: "shop", Service: "checkout"}, Guard: Guard{Floor: 50, Serving: 1, Members: 1, Zones: []string{"a"}},
 		ListedCount: 1,
 		Members: []*Member{{
 			UID: 17, Label: "one", Identity: identity.MustParse("spiffe://example.org/ns/shop/sa/checkout"),

@@ -25,7 +25,7 @@ type estate struct {
 func newEstate(t *rapid.T) *estate {
 	e := &estate{t: t, now: scenarioStart, p: NewPublisher(PublisherConfig{Epoch: 7})}
 	for n := range 3 {
-		w := &world{name: Name{"shop", fmt.Sprintf("s%d", n)}, p: e.p}
+		w := &world{name: Name{Namespace: "shop", Service: fmt.Sprintf("s%d", n)}, p: e.p}
 		w.fresh(Memory{})
 		w.service.Name = w.name
 		w.edit()

@@ -24,7 +24,7 @@ func candidate(p *Publisher, n Name, weight uint32) Candidate {
 // TestCompareAtApply: what was computed from something older is refused.
 func TestCompareAtApply(t *testing.T) {
 	p := NewPublisher(PublisherConfig{Epoch: 1})
-	n := Name{"shop", "checkout"}
+	n := Name{Namespace: "shop", Service: "checkout"}
 	publish := func(change func(*Candidate)) Result {
 		c := candidate(p, n, uint32(time.Now().Nanosecond()))
 		change(&c)
@@ -57,7 +57,7 @@ func TestHungDisk(t *testing.T) {
 	var newest Version
 	publish := func(n int) {
 		for range n {
-			r := p.Publish(time.Time{}, candidate(p, Name{"shop", "checkout"}, uint32(newest.Seq)+100))
+			r := p.Publish(time.Time{}, candidate(p, Name{Namespace: "shop", Service: "checkout"}, uint32(newest.Seq)+100))
 			if !newest.Less(r.Publication.Version) {
 				t.Fatalf("%v after %v", r.Publication.Version, newest)
 			}
@@ -85,7 +85,7 @@ func TestHungDisk(t *testing.T) {
 // TestDeletedWhileDown: who resumes learns of a service that went while the
 // process was down.
 func TestDeletedWhileDown(t *testing.T) {
-	gone, kept := Name{"shop", "gone"}, Name{"shop", "kept"}
+	gone, kept := Name{Namespace: "shop", Service: "gone"}, Name{Namespace: "shop", Service: "kept"}
 	k := candidate(NewPublisher(PublisherConfig{}), kept, 100)
 	p := NewPublisher(PublisherConfig{
 		Epoch: 2, Next: 50,
@@ -170,7 +170,7 @@ func TestReaders(t *testing.T) {
 			now := time.Time{}
 			for n := range 200 {
 				now = now.Add(2 * time.Second)
-				c := candidate(p, Name{"shop", fmt.Sprintf("s%d-%d", shard, n%8)}, uint32(1000-n))
+				c := candidate(p, Name{Namespace: "shop", Service: fmt.Sprintf("s%d-%d", shard, n%8)}, uint32(1000-n))
 				for p.Publish(now, c).Outcome == Deferred {
 					now = now.Add(time.Second)
 				}
@@ -185,7 +185,7 @@ func TestReaders(t *testing.T) {
 // TestVerify finds every way in which a client can be wrong.
 func TestVerify(t *testing.T) {
 	p := NewPublisher(PublisherConfig{Epoch: 1})
-	n, other := Name{"shop", "checkout"}, Name{"shop", "other"}
+	n, other := Name{Namespace: "shop", Service: "checkout"}, Name{Namespace: "shop", Service: "other"}
 	p.Publish(time.Time{}, candidate(p, n, 100))
 	s := p.Snapshot()
 	right := s.Get(n)
@@ -212,7 +212,7 @@ func TestSnapshotsAreApart(t *testing.T) {
 	var all []*View
 	for n := range 600 { // more than one per bucket
 		v := sampleView()
-		v.Name, v.Endpoint = Name{"shop", fmt.Sprintf("s%d", n)}, Version{1, uint64(n + 1)}
+		v.Name, v.Endpoint = Name{Namespace: "shop", Service: fmt.Sprintf("s%d", n)}, Version{1, uint64(n + 1)}
 		all = append(all, v)
 	}
 	one := NewSnapshot(true, all...)
@@ -231,7 +231,7 @@ func TestSnapshotsAreApart(t *testing.T) {
 		}
 		seen++
 	}
-	if seen != 600 || one.Get(Name{"no", "such"}) != nil {
+	if seen != 600 || one.Get(Name{Namespace: "no", Service: "such"}) != nil {
 		t.Errorf("%d views", seen)
 	}
 }
@@ -239,9 +239,9 @@ func TestSnapshotsAreApart(t *testing.T) {
 func BenchmarkPublish(b *testing.B) {
 	p := NewPublisher(PublisherConfig{Epoch: 1})
 	for n := range 3000 {
-		p.Publish(time.Time{}, candidate(p, Name{"shop", fmt.Sprintf("s%d", n)}, 100))
+		p.Publish(time.Time{}, candidate(p, Name{Namespace: "shop", Service: fmt.Sprintf("s%d", n)}, 100))
 	}
-	n := Name{"shop", "s7"}
+	n := Name{Namespace: "shop", Service: "s7"}
 	c := [2]Candidate{candidate(p, n, 101), candidate(p, n, 102)}
 	b.ReportAllocs()
 	b.ResetTimer()

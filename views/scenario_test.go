@@ -33,7 +33,7 @@ type world struct {
 var scenarioStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newWorld(c PublisherConfig) *world {
-	w := &world{now: scenarioStart, name: Name{"shop", "checkout"}, p: NewPublisher(c)}
+	w := &world{now: scenarioStart, name: Name{Namespace: "shop", Service: "checkout"}, p: NewPublisher(c)}
 	w.fresh(Memory{})
 	return w
 }

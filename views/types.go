@@ -32,6 +32,20 @@ const (
 	GRPC  = registry.GRPC
 )
 
+// ParseUID reads the written form of a uid.
+func ParseUID(s string) (UID, error) { return registry.ParseUID(s) }
+
+// ParseName reads a service's name as people write it, namespace/service. Both
+// parts must be DNS labels: nothing else is ever registered.
+func ParseName(s string) (Name, error) {
+	namespace, service, _ := strings.Cut(s, "/")
+	n := Name{Namespace: namespace, Service: service}
+	if v := registry.CheckName(n); len(v) > 0 {
+		return Name{}, fmt.Errorf("%q is not a service (namespace/name): %w", s, v)
+	}
+	return n, nil
+}
+
 // Version orders everything that is published in a region. Epoch rises at
 // every start, Seq never goes back while the store lives (DESIGN.md §8).
 type Version struct{ Epoch, Seq uint64 }
