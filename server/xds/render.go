@@ -87,7 +87,7 @@ func (r *renderer) resource(t typ, v *views.View, n resourceName, rd rendering) 
 	if e, ok := s.made[k]; ok {
 		return e
 	}
-	e, err := encode(v, n.text, port, k)
+	e, err := encode(v, n.text, port, k, s.earlier[k] == nil)
 	if err != nil {
 		e = s.earlier[k]
 		r.report(t, n.text, err)
@@ -183,29 +183,40 @@ func (s *serviceBytes) key(t typ, port uint16, rd rendering) formKey {
 }
 
 // encode builds one resource, checks it against the rules of its clients, and
-// encodes it.
-func encode(v *views.View, name string, port int, k formKey) (*encoded, error) {
-	at := v.Config
+// encodes it. Assignments change all the time and are written by rules that
+// keep those of the clients (wire.go): the first of a rendering is checked like
+// everything else, later ones are not.
+func encode(v *views.View, name string, port int, k formKey, first bool) (*encoded, error) {
+	if k.typ == eds {
+		a, err := assign(v, name, port, k)
+		if err != nil {
+			return nil, err
+		}
+		value := a.encode()
+		if first {
+			if err := checkAssignment(name, value); err != nil {
+				return nil, err
+			}
+		}
+		return frame(eds, name, v.Endpoint, k.render(), value)
+	}
 	var msg resourceMessage
 	var err error
 	switch k.typ {
 	case cds:
-		msg = cluster(v, name, port, k.shape)
-	case eds:
-		at = v.Endpoint
-		msg, err = assignment(v, name, port, k)
+		msg, err = cluster(v, name, port, k.shape)
 	case lds:
 		msg, err = apiListener(name, clusterOf(v, port))
 	default:
 		msg = apiRoutes(name, clusterOf(v, port))
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s %s cannot be built: %w", k.typ, name, err)
 	}
 	if err := msg.ValidateAll(); err != nil {
 		return nil, fmt.Errorf("%s %s breaks a rule of its clients: %w", k.typ, name, err)
 	}
-	return newEncoded(k.typ, name, at, k.render(), msg)
+	return newEncoded(k.typ, name, v.Config, k.render(), msg)
 }
 
 // resourceMessage is a generated message with the field rules that Envoy

@@ -5,10 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/protobuf/types/known/wrapperspb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sightlinedev/sightline/views"
 )
@@ -24,16 +22,35 @@ const (
 	tiers
 )
 
-// placed is one listed member, and where callers reach it.
+// placed is one listed member, and where callers reach it. The member is nil
+// for the address that stands in for an empty service.
 type placed struct {
 	member *views.Member
 	at     netip.AddrPort
 	tier   tier
 }
 
-// assignment builds the ClusterLoadAssignment of one port for one kind of
-// client. The error says which rule of the clients the view breaks.
-func assignment(v *views.View, name string, port int, k formKey) (*endpointv3.ClusterLoadAssignment, error) {
+// locality is one locality of an assignment.
+type locality struct {
+	region, zone, subZone string
+	tier                  tier
+	priority              uint32
+	weight                uint32 // 0: unset
+	members               []placed
+}
+
+// assignment is a ClusterLoadAssignment before it is encoded.
+type assignment struct {
+	name       string
+	localities []locality
+	envoy      bool // endpoints carry weight and metadata
+	degraded   bool // and the mark that the guard speaks for the service
+	drop       bool // every call is to be dropped
+}
+
+// assign arranges the members of one port for one kind of client. The error
+// says which rule of the clients the view breaks.
+func assign(v *views.View, name string, port int, k formKey) (*assignment, error) {
 	if k.shape == shapeDrop {
 		return dropAll(name, lastAddress(v, port)), nil
 	}
@@ -41,19 +58,21 @@ func assignment(v *views.View, name string, port int, k formKey) (*endpointv3.Cl
 	if err != nil {
 		return nil, fmt.Errorf("assignment %s: %w", name, err)
 	}
-	cla := &endpointv3.ClusterLoadAssignment{ClusterName: name}
+	a := &assignment{name: name}
 	switch k.shape {
 	case shapeEnvoy:
-		cla.Endpoints = trueLocalities(v, ps)
+		a.envoy = true
+		a.degraded = v.Guard.Tripped || v.Confidence == views.ConfidenceDegraded
+		a.localities = trueLocalities(ps)
 	case shapePerEndpoint:
-		cla.Endpoints = ownLocalities(ps)
+		a.localities = ownLocalities(ps)
 	case shapeGrouped:
-		cla.Endpoints = groupedLocalities(v, ps)
+		a.localities = groupedLocalities(v, ps)
 	default:
-		cla.Endpoints = flatLocalities(ps)
+		a.localities = flatLocalities(ps)
 	}
-	numberPriorities(cla.Endpoints)
-	return cla, nil
+	numberPriorities(a.localities)
+	return a, nil
 }
 
 // place lists the members that callers are given, in order of uid. A member
@@ -67,10 +86,13 @@ func place(v *views.View, port int, zone string) ([]placed, error) {
 		if !m.Listed || !m.Endpoint.Addr.IsValid() {
 			continue
 		}
-		if m.Weight == 0 {
+		at := addressOf(v, m, port)
+		switch {
+		case m.Weight == 0:
 			return nil, fmt.Errorf("member %s has weight 0, which clients refuse", m.UID)
+		case at.Port() == 0:
+			return nil, fmt.Errorf("member %s has no number for port %s", m.UID, v.Ports[port].Name)
 		}
-		at := netip.AddrPortFrom(m.Endpoint.Addr.Unmap().WithZone(""), numberAt(v, m, port))
 		if _, dup := seen[at]; dup {
 			continue
 		}
@@ -79,6 +101,10 @@ func place(v *views.View, port int, zone string) ([]placed, error) {
 	}
 	slices.Reverse(ps)
 	return ps, nil
+}
+
+func addressOf(v *views.View, m *views.Member, port int) netip.AddrPort {
+	return netip.AddrPortFrom(m.Endpoint.Addr.Unmap().WithZone(""), numberAt(v, m, port))
 }
 
 func tierOf(v *views.View, m *views.Member, zone string) tier {
@@ -93,12 +119,12 @@ func tierOf(v *views.View, m *views.Member, zone string) tier {
 	return tierFar
 }
 
-// numberPriorities turns the tiers that were put into Priority into numbers
-// without a gap, and puts localities in that order, otherwise as they were.
-func numberPriorities(ls []*endpointv3.LocalityLbEndpoints) {
+// numberPriorities turns tiers into priorities without a gap, and puts
+// localities in that order, otherwise as they were.
+func numberPriorities(ls []locality) {
 	var present [tiers]bool
-	for _, l := range ls {
-		present[l.Priority] = true
+	for i := range ls {
+		present[ls[i].tier] = true
 	}
 	var number [tiers]uint32
 	next := uint32(0)
@@ -108,106 +134,50 @@ func numberPriorities(ls []*endpointv3.LocalityLbEndpoints) {
 			next++
 		}
 	}
-	for _, l := range ls {
-		l.Priority = number[l.Priority]
+	for i := range ls {
+		ls[i].priority = number[ls[i].tier]
 	}
-	slices.SortStableFunc(ls, func(a, b *endpointv3.LocalityLbEndpoints) int { return int(a.Priority) - int(b.Priority) })
-}
-
-// health is the status under which a listed member is sent. Degraded travels as
-// weight, since gRPC drops DEGRADED endpoints; what the guard put back against
-// its verdict is not called healthy.
-func health(m *views.Member) corev3.HealthStatus {
-	if m.State == views.Eligible || m.State == views.Degraded {
-		return corev3.HealthStatus_HEALTHY
-	}
-	return corev3.HealthStatus_UNKNOWN
-}
-
-// endpoints makes the entries of a whole assignment out of one allocation each.
-type endpoints struct {
-	slots []endpointSlot
-}
-
-type endpointSlot struct {
-	entry    endpointv3.LbEndpoint
-	ident    endpointv3.LbEndpoint_Endpoint
-	endpoint endpointv3.Endpoint
-	address  corev3.Address
-	kind     corev3.Address_SocketAddress
-	socket   corev3.SocketAddress
-	port     corev3.SocketAddress_PortValue
-	weight   wrapperspb.UInt32Value
-}
-
-func newEndpoints(n int) *endpoints { return &endpoints{slots: make([]endpointSlot, n)} }
-
-// add makes the entry of one address; weight 0 leaves the weight unset.
-func (es *endpoints) add(at netip.AddrPort, status corev3.HealthStatus, weight uint32) *endpointv3.LbEndpoint {
-	s := &es.slots[0]
-	es.slots = es.slots[1:]
-	s.port.PortValue = uint32(at.Port())
-	s.socket.Address = at.Addr().String()
-	s.socket.PortSpecifier = &s.port
-	s.kind.SocketAddress = &s.socket
-	s.address.Address = &s.kind
-	s.endpoint.Address = &s.address
-	s.ident.Endpoint = &s.endpoint
-	s.entry.HostIdentifier = &s.ident
-	s.entry.HealthStatus = status
-	if weight > 0 {
-		s.weight.Value = weight
-		s.entry.LoadBalancingWeight = &s.weight
-	}
-	return &s.entry
+	slices.SortStableFunc(ls, func(a, b locality) int { return int(a.priority) - int(b.priority) })
 }
 
 // unreachable stands in where a service never had an address: it is reserved
 // for documentation (RFC 5737), and 9 is the discard port.
 var unreachable = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), 9)
 
-// lastAddress is an address that the service has or had, or unreachable.
+// lastAddress is an address that the service has or had, or unreachable. v may
+// be nil.
 func lastAddress(v *views.View, port int) netip.AddrPort {
 	if v == nil {
 		return unreachable
 	}
 	for _, m := range slices.Backward(v.Members) {
 		if m.Endpoint.Addr.IsValid() {
-			return netip.AddrPortFrom(m.Endpoint.Addr.Unmap().WithZone(""), numberAt(v, m, port))
+			return addressOf(v, m, port)
 		}
 	}
 	return unreachable
 }
 
+// emptyLocality names the locality and the drop category of an empty service.
+const emptyLocality = "empty"
+
 // dropAll is an empty service as gRPC Java understands it: from 1.77 on it
 // ignores an assignment without endpoints, and obeys a drop of everything beside
 // one endpoint (PEERS.md part 2 §4).
-func dropAll(name string, at netip.AddrPort) *endpointv3.ClusterLoadAssignment {
-	return &endpointv3.ClusterLoadAssignment{
-		ClusterName: name,
-		Endpoints: []*endpointv3.LocalityLbEndpoints{{
-			Locality:            &corev3.Locality{SubZone: emptyLocality},
-			LoadBalancingWeight: wrapperspb.UInt32(1),
-			LbEndpoints:         []*endpointv3.LbEndpoint{newEndpoints(1).add(at, corev3.HealthStatus_HEALTHY, 0)},
-		}},
-		Policy: &endpointv3.ClusterLoadAssignment_Policy{
-			DropOverloads: []*endpointv3.ClusterLoadAssignment_Policy_DropOverload{{
-				Category:       emptyLocality,
-				DropPercentage: &typev3.FractionalPercent{Numerator: 100, Denominator: typev3.FractionalPercent_HUNDRED},
-			}},
-		},
+func dropAll(name string, at netip.AddrPort) *assignment {
+	return &assignment{
+		name:       name,
+		localities: []locality{{subZone: emptyLocality, weight: 1, members: []placed{{at: at}}}},
+		drop:       true,
 	}
 }
-
-// emptyLocality names the locality and the drop category of an empty service.
-const emptyLocality = "empty"
 
 // withdrawn is the assignment of a service that is deleted, forbidden or
 // unknown, for a client that cannot be told a removal. last is what the service
 // looked like, or nil.
 func (r *renderer) withdrawn(last *views.View, at views.Version, n resourceName, rd rendering) *encoded {
 	k := formKey{typ: eds, port: n.port, shape: shapePerEndpoint}
-	msg := &endpointv3.ClusterLoadAssignment{ClusterName: n.text}
+	a := &assignment{name: n.text}
 	switch {
 	case rd.envoy:
 		k.shape = shapeEnvoy
@@ -220,11 +190,23 @@ func (r *renderer) withdrawn(last *views.View, at views.Version, n resourceName,
 		if !ok {
 			last = nil
 		}
-		msg = dropAll(n.text, lastAddress(last, port))
+		a = dropAll(n.text, lastAddress(last, port))
 	}
-	e, err := newEncoded(eds, n.text, at, k.render(), msg)
+	e, err := frame(eds, n.text, at, k.render(), a.encode())
 	if err != nil {
 		r.report(eds, n.text, err)
 	}
 	return e
+}
+
+// checkAssignment judges encoded bytes by the field rules that Envoy enforces.
+func checkAssignment(name string, value []byte) error {
+	var cla endpointv3.ClusterLoadAssignment
+	if err := proto.Unmarshal(value, &cla); err != nil {
+		return fmt.Errorf("assignment %s does not parse: %w", name, err)
+	}
+	if err := cla.ValidateAll(); err != nil {
+		return fmt.Errorf("assignment %s breaks a rule of its clients: %w", name, err)
+	}
+	return nil
 }

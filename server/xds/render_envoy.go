@@ -7,12 +7,10 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	upstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sightlinedev/sightline/views"
@@ -32,7 +30,7 @@ const (
 
 // forEnvoy adds what Envoy needs in a Cluster: our guard is the only one (panic
 // 0), nothing is merged or waited for, and gRPC travels over HTTP/2.
-func forEnvoy(c *clusterv3.Cluster, p views.Protocol) {
+func forEnvoy(c *clusterv3.Cluster, p views.Protocol) error {
 	c.ConnectTimeout = durationpb.New(envoyConnectTimeout)
 	c.EdsClusterConfig.EdsConfig.InitialFetchTimeout = durationpb.New(assignmentWait)
 	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{
@@ -43,7 +41,7 @@ func forEnvoy(c *clusterv3.Cluster, p views.Protocol) {
 	th.MaxConnections = wrapperspb.UInt32(manyRequests)
 	th.MaxPendingRequests = wrapperspb.UInt32(manyRequests)
 	if p != views.HTTP2 && p != views.GRPC {
-		return
+		return nil
 	}
 	options, err := anypb.New(&upstreamv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &upstreamv3.HttpProtocolOptions_ExplicitHttpConfig_{
@@ -55,53 +53,33 @@ func forEnvoy(c *clusterv3.Cluster, p views.Protocol) {
 		},
 	})
 	if err != nil {
-		return
+		return err
 	}
 	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: options}
+	return nil
 }
 
 // trueLocalities groups members by where they really are; their weights are
 // those of the endpoints, which Envoy honours across localities.
-func trueLocalities(v *views.View, ps []placed) []*endpointv3.LocalityLbEndpoints {
+func trueLocalities(ps []placed) []locality {
 	type place struct {
 		tier         tier
 		region, zone string
 	}
-	es, ls := newEndpoints(len(ps)), newLocalities(1)
-	index := make(map[place]*endpointv3.LocalityLbEndpoints)
-	for i := range ps {
-		p := &ps[i]
+	var ls []locality
+	index := make(map[place]int)
+	for _, p := range ps {
 		at := place{p.tier, p.member.Region, p.member.Zone}
-		l := index[at]
-		if l == nil {
-			l = ls.add(at.region, at.zone, "", at.tier, 0)
-			l.LoadBalancingWeight = nil
-			index[at] = l
+		i, ok := index[at]
+		if !ok {
+			i = len(ls)
+			index[at] = i
+			ls = append(ls, locality{region: at.region, zone: at.zone, tier: at.tier})
 		}
-		e := es.add(p.at, health(p.member), p.member.Weight)
-		e.Metadata = metadata(p.member, v.Confidence == views.ConfidenceDegraded || v.Guard.Tripped)
-		l.LbEndpoints = append(l.LbEndpoints, e)
+		ls[i].members = append(ls[i].members, p)
 	}
-	slices.SortStableFunc(ls.list, func(a, b *endpointv3.LocalityLbEndpoints) int {
-		return cmp.Or(cmp.Compare(a.Locality.Region, b.Locality.Region), cmp.Compare(a.Locality.Zone, b.Locality.Zone))
+	slices.SortFunc(ls, func(a, b locality) int {
+		return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.region, b.region), cmp.Compare(a.zone, b.zone))
 	})
-	return ls.list
-}
-
-// metadata says who an endpoint is. It holds nothing that changes with a
-// member's health; confidence is there only while the guard speaks for the
-// service (XDS.md §2.2).
-func metadata(m *views.Member, degraded bool) *corev3.Metadata {
-	fields := make(map[string]*structpb.Value, 4)
-	fields["uid"] = structpb.NewStringValue(m.UID.String())
-	if !m.Identity.IsZero() {
-		fields["spiffe_id"] = structpb.NewStringValue(m.Identity.String())
-	}
-	if m.Capability != "" {
-		fields["capability"] = structpb.NewStringValue(m.Capability)
-	}
-	if degraded {
-		fields["confidence"] = structpb.NewStringValue(views.ConfidenceDegraded.String())
-	}
-	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{metadataKey: {Fields: fields}}}
+	return ls
 }

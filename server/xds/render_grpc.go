@@ -1,11 +1,11 @@
 package xds
 
 import (
+	"slices"
 	"strconv"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
@@ -33,58 +33,70 @@ const manyRequests = 1 << 30
 // ownLocalities gives every member a locality of its own, named by its uid and
 // weighted by its weight: gRPC ignores the weights of endpoints, honours those
 // of localities, and reports load per locality.
-func ownLocalities(ps []placed) []*endpointv3.LocalityLbEndpoints {
-	es, ls := newEndpoints(len(ps)), newLocalities(len(ps))
+func ownLocalities(ps []placed) []locality {
+	ls := make([]locality, len(ps))
 	for i := range ps {
-		ls.own(&ps[i], es)
+		ls[i] = ownLocality(ps[i : i+1])
 	}
-	return ls.list
+	return ls
+}
+
+func ownLocality(one []placed) locality {
+	m := one[0].member
+	return locality{region: m.Region, zone: m.Zone, subZone: m.UID.String(), tier: one[0].tier, weight: m.Weight, members: one}
 }
 
 // groupedLocalities shares members out over a fixed number of localities by
 // their uid, so that no weight or health moves one; a member whose weight is
 // not full has its own (DESIGN.md §9).
-func groupedLocalities(v *views.View, ps []placed) []*endpointv3.LocalityLbEndpoints {
-	es, ls := newEndpoints(len(ps)), newLocalities(groups)
-	var index [tiers][groups]*endpointv3.LocalityLbEndpoints
+func groupedLocalities(v *views.View, ps []placed) []locality {
+	var ls []locality
+	var index [tiers][groups]int // 1 + the group's place in ls
 	for i := range ps {
-		p := &ps[i]
-		if p.member.OwnLocality {
-			ls.own(p, es)
+		m, t := ps[i].member, ps[i].tier
+		if m.OwnLocality {
+			ls = append(ls, ownLocality(ps[i:i+1]))
 			continue
 		}
-		g := groupOf(p.member.UID, groupCount(v, p.tier))
-		if index[p.tier][g] == nil {
-			index[p.tier][g] = ls.add("", "", groupName(p.tier, g), p.tier, 0)
+		g := groupOf(m.UID, groupCount(v, t))
+		if index[t][g] == 0 {
+			ls = append(ls, locality{subZone: groupName(t, g), tier: t})
+			index[t][g] = len(ls)
 		}
-		l := index[p.tier][g]
-		l.LoadBalancingWeight.Value += p.member.Weight
-		l.LbEndpoints = append(l.LbEndpoints, es.add(p.at, health(p.member), 0))
+		l := &ls[index[t][g]-1]
+		l.weight += m.Weight
+		l.members = append(l.members, ps[i])
 	}
-	return ls.list
+	return ls
 }
 
 // flatLocalities puts all members of a tier into one locality: exact round
 // robin, which no weight can move.
-func flatLocalities(ps []placed) []*endpointv3.LocalityLbEndpoints {
-	es, ls := newEndpoints(len(ps)), newLocalities(1)
-	var all [tiers]*endpointv3.LocalityLbEndpoints
-	for i := range ps {
-		p := &ps[i]
-		if all[p.tier] == nil {
-			all[p.tier] = ls.add("", "", flatNames[p.tier], p.tier, 1)
-		}
-		all[p.tier].LbEndpoints = append(all[p.tier].LbEndpoints, es.add(p.at, health(p.member), 0))
+func flatLocalities(ps []placed) []locality {
+	all := make([]locality, tiers)
+	for t := range all {
+		all[t] = locality{subZone: flatName(tier(t)), tier: tier(t), weight: 1}
 	}
-	return ls.list
+	for _, p := range ps {
+		all[p.tier].members = append(all[p.tier].members, p)
+	}
+	return slices.DeleteFunc(all, func(l locality) bool { return len(l.members) == 0 })
 }
 
-var (
-	flatNames   = [tiers]string{"all", "all-far", "all-last"}
-	groupPrefix = [tiers]string{"g", "far-g", "last-g"}
-)
+// suffix tells the localities of one tier from those of another.
+func (t tier) suffix() string {
+	switch t {
+	case tierFar:
+		return "-far"
+	case tierLast:
+		return "-last"
+	}
+	return ""
+}
 
-func groupName(t tier, g int) string { return groupPrefix[t] + strconv.Itoa(g) }
+func flatName(t tier) string { return "all" + t.suffix() }
+
+func groupName(t tier, g int) string { return "g" + strconv.Itoa(g) + t.suffix() }
 
 // groupOf spreads uids, which are consecutive, over n groups (the finaliser of
 // SplitMix64).
@@ -96,59 +108,20 @@ func groupOf(u views.UID, n int) int {
 }
 
 func groupCount(v *views.View, t tier) int {
-	if !v.PreferZone {
+	switch {
+	case !v.PreferZone:
 		return groups
+	case t == tierNear:
+		return groupsNear
+	case t == tierFar:
+		return groupsFar
 	}
-	return [tiers]int{groupsNear, groupsFar, groupsLast}[t]
-}
-
-// localities makes the localities of one assignment; Priority holds the tier
-// until numberPriorities.
-type localities struct {
-	list  []*endpointv3.LocalityLbEndpoints
-	slots []localitySlot
-	n     int
-}
-
-type localitySlot struct {
-	entry    endpointv3.LocalityLbEndpoints
-	locality corev3.Locality
-	weight   wrapperspb.UInt32Value
-	only     [1]*endpointv3.LbEndpoint
-}
-
-func newLocalities(n int) *localities {
-	return &localities{list: make([]*endpointv3.LocalityLbEndpoints, 0, n), n: max(n, 1)}
-}
-
-func (ls *localities) add(region, zone, subZone string, t tier, weight uint32) *endpointv3.LocalityLbEndpoints {
-	l := &ls.slot().entry
-	l.Locality.Region, l.Locality.Zone, l.Locality.SubZone = region, zone, subZone
-	l.Priority = uint32(t)
-	l.LoadBalancingWeight.Value = weight
-	ls.list = append(ls.list, l)
-	return l
-}
-
-func (ls *localities) slot() *localitySlot {
-	if len(ls.slots) == 0 {
-		ls.slots = make([]localitySlot, ls.n)
-	}
-	s := &ls.slots[0]
-	ls.slots = ls.slots[1:]
-	s.entry.Locality, s.entry.LoadBalancingWeight = &s.locality, &s.weight
-	s.entry.LbEndpoints = s.only[:0]
-	return s
-}
-
-func (ls *localities) own(p *placed, es *endpoints) {
-	l := ls.add(p.member.Region, p.member.Zone, p.member.UID.String(), p.tier, p.member.Weight)
-	l.LbEndpoints = append(l.LbEndpoints, es.add(p.at, health(p.member), 0))
+	return groupsLast
 }
 
 // cluster is the Cluster of one port. It holds nothing that a member, a weight
 // or an identity changes: its bytes are stable while the service's ports are.
-func cluster(v *views.View, name string, port int, s shape) *clusterv3.Cluster {
+func cluster(v *views.View, name string, port int, s shape) (*clusterv3.Cluster, error) {
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
@@ -159,9 +132,11 @@ func cluster(v *views.View, name string, port int, s shape) *clusterv3.Cluster {
 		}}},
 	}
 	if s == shapeEnvoy {
-		forEnvoy(c, v.Ports[port].Protocol)
+		if err := forEnvoy(c, v.Ports[port].Protocol); err != nil {
+			return nil, err
+		}
 	}
-	return c
+	return c, nil
 }
 
 // ads says that a resource is to be asked for on the stream that named it.
