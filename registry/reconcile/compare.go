@@ -1,6 +1,11 @@
 package reconcile
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/registry"
 )
 
@@ -14,9 +19,26 @@ type comparison struct {
 	services   int                     // held
 }
 
+// instanceName is how a list names an instance: by its label, or, where it has
+// none, by what makes it another one when it changes.
 type instanceName struct {
-	service registry.Name
-	label   string
+	service  registry.Name
+	label    string
+	endpoint registry.Endpoint
+	identity identity.ID
+	ports    string
+}
+
+func nameOf(i *registry.Instance) instanceName {
+	if i.Label != "" {
+		return instanceName{service: i.Service, label: i.Label}
+	}
+	n := instanceName{service: i.Service, endpoint: i.Endpoint, identity: i.Identity}
+	n.endpoint.Addr = n.endpoint.Addr.Unmap()
+	for _, p := range slices.SortedFunc(slices.Values(i.Ports), func(a, b registry.PortNumber) int { return cmp.Compare(a.Name, b.Name) }) {
+		n.ports += fmt.Sprintf("%s=%d ", p.Name, p.Number)
+	}
+	return n
 }
 
 // compare finds the difference. Every listed row is taken as the source's own,
@@ -24,12 +46,12 @@ type instanceName struct {
 func compare(source string, list *List, held []registry.Row) *comparison {
 	c := &comparison{labels: make(map[registry.UID]string)}
 	rows := make(map[registry.RowKey]registry.Row, len(held))
-	byLabel := make(map[instanceName]*registry.Instance, len(held))
+	byName := make(map[instanceName]*registry.Instance, len(held))
 	for _, r := range held {
 		switch {
 		case r.Instance != nil:
 			c.instances++
-			byLabel[instanceName{r.Instance.Service, r.Instance.Label}] = r.Instance
+			byName[nameOf(r.Instance)] = r.Instance
 			continue
 		case r.Service != nil:
 			c.services++
@@ -40,10 +62,10 @@ func compare(source string, list *List, held []registry.Row) *comparison {
 	c.profiles(source, list.Profiles, rows, listed)
 	c.contracts(source, list.Contracts, rows, listed)
 	c.servicesOf(source, list.Services, rows, listed)
-	seen := c.instancesOf(source, list.Instances, byLabel)
+	seen := c.instancesOf(source, list.Instances, byName)
 	for _, r := range held {
 		if i := r.Instance; i != nil {
-			if !seen[instanceName{i.Service, i.Label}] {
+			if !seen[nameOf(i)] {
 				c.labels[i.UID] = i.Label
 				c.diff.Extra = append(c.diff.Extra, r.Key)
 			}
@@ -110,10 +132,10 @@ func (c *comparison) servicesOf(source string, list []*registry.Service, rows ma
 	}
 }
 
-func (c *comparison) instancesOf(source string, list []*registry.Instance, byLabel map[instanceName]*registry.Instance) map[instanceName]bool {
+func (c *comparison) instancesOf(source string, list []*registry.Instance, byName map[instanceName]*registry.Instance) map[instanceName]bool {
 	seen := make(map[instanceName]bool, len(list))
 	for _, p := range list {
-		n := instanceName{p.Service, p.Label}
+		n := nameOf(p)
 		if seen[n] {
 			c.duplicates = append(c.duplicates, Duplicate{registry.InstanceRow, p.Service.String() + "/" + p.Label})
 			continue
@@ -124,13 +146,16 @@ func (c *comparison) instancesOf(source string, list []*registry.Instance, byLab
 		if row.Proof == registry.Unproved {
 			row.Proof = registry.ByAuthority
 		}
-		old := byLabel[n]
+		old := byName[n]
 		if old != nil && old.Equal(&row) {
 			continue
 		}
 		k := registry.RowKey{Kind: registry.InstanceRow, Name: p.Service}
 		if old != nil {
 			k.UID = old.UID
+			if row.Label == "" {
+				row.UID = old.UID // nothing else names it
+			}
 		}
 		c.put(k, old != nil, registry.PutInstance{Row: row})
 	}

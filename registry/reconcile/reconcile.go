@@ -35,7 +35,7 @@ type List struct {
 	Incomplete string
 
 	Services  []*registry.Service
-	Instances []*registry.Instance // named by (service, label)
+	Instances []*registry.Instance // named by service and label, or by what they are
 	Contracts []*registry.Contract
 	Profiles  []*registry.Profile
 }
