@@ -125,7 +125,11 @@ type Filter struct {
 	// Number of the watcher's choice that the bookmark ending this filter's answer repeats.
 	FilterId uint64 `protobuf:"varint,5,opt,name=filter_id,json=filterId,proto3" json:"filter_id,omitempty"`
 	// The watcher understands delta events.
-	AcceptDeltas  bool `protobuf:"varint,6,opt,name=accept_deltas,json=acceptDeltas,proto3" json:"accept_deltas,omitempty"`
+	AcceptDeltas bool `protobuf:"varint,6,opt,name=accept_deltas,json=acceptDeltas,proto3" json:"accept_deltas,omitempty"`
+	// Views that the watcher holds, from before this stream. Those that are still
+	// current are not sent again; those that are gone, or may not be seen (any
+	// more), are removed. With it no version to resume from is needed.
+	Held          []*Held `protobuf:"bytes,7,rep,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -202,6 +206,77 @@ func (x *Filter) GetAcceptDeltas() bool {
 	return false
 }
 
+func (x *Filter) GetHeld() []*Held {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// Held is a view that the watcher holds.
+type Held struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Service as namespace/name.
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// Endpoint version of the view, as epoch.seq.
+	EndpointVersion string `protobuf:"bytes,2,opt,name=endpoint_version,json=endpointVersion,proto3" json:"endpoint_version,omitempty"`
+	// Config version of the view, as epoch.seq.
+	ConfigVersion string `protobuf:"bytes,3,opt,name=config_version,json=configVersion,proto3" json:"config_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Held) Reset() {
+	*x = Held{}
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Held) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Held) ProtoMessage() {}
+
+func (x *Held) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Held.ProtoReflect.Descriptor instead.
+func (*Held) Descriptor() ([]byte, []int) {
+	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Held) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *Held) GetEndpointVersion() string {
+	if x != nil {
+		return x.EndpointVersion
+	}
+	return ""
+}
+
+func (x *Held) GetConfigVersion() string {
+	if x != nil {
+		return x.ConfigVersion
+	}
+	return ""
+}
+
 // WatchResponse is one event.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -221,7 +296,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[2]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -233,7 +308,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[2]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -246,7 +321,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{2}
+	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *WatchResponse) GetEvent() isWatchResponse_Event {
@@ -357,7 +432,7 @@ type Removed struct {
 
 func (x *Removed) Reset() {
 	*x = Removed{}
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[3]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -369,7 +444,7 @@ func (x *Removed) String() string {
 func (*Removed) ProtoMessage() {}
 
 func (x *Removed) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[3]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -382,7 +457,7 @@ func (x *Removed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Removed.ProtoReflect.Descriptor instead.
 func (*Removed) Descriptor() ([]byte, []int) {
-	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{3}
+	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Removed) GetNamespace() string {
@@ -423,7 +498,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[4]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -435,7 +510,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[4]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -448,7 +523,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{4}
+	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Delta) GetBaseVersion() string {
@@ -500,7 +575,7 @@ type Bookmark struct {
 
 func (x *Bookmark) Reset() {
 	*x = Bookmark{}
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[5]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +587,7 @@ func (x *Bookmark) String() string {
 func (*Bookmark) ProtoMessage() {}
 
 func (x *Bookmark) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[5]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +600,7 @@ func (x *Bookmark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bookmark.ProtoReflect.Descriptor instead.
 func (*Bookmark) Descriptor() ([]byte, []int) {
-	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{5}
+	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Bookmark) GetVersion() string {
@@ -579,7 +654,7 @@ type Resync struct {
 
 func (x *Resync) Reset() {
 	*x = Resync{}
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[6]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +666,7 @@ func (x *Resync) String() string {
 func (*Resync) ProtoMessage() {}
 
 func (x *Resync) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_view_v1_view_service_proto_msgTypes[6]
+	mi := &file_sightline_view_v1_view_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +679,7 @@ func (x *Resync) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resync.ProtoReflect.Descriptor instead.
 func (*Resync) Descriptor() ([]byte, []int) {
-	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{6}
+	return file_sightline_view_v1_view_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Resync) GetRequested() string {
@@ -636,7 +711,7 @@ const file_sightline_view_v1_view_service_proto_rawDesc = "" +
 	"\fWatchRequest\x123\n" +
 	"\x06filter\x18\x01 \x01(\v2\x19.sightline.view.v1.FilterH\x00R\x06filter\x12\x1a\n" +
 	"\aapplied\x18\x02 \x01(\tH\x00R\aappliedB\a\n" +
-	"\x05frame\"\xbf\x01\n" +
+	"\x05frame\"\xec\x01\n" +
 	"\x06Filter\x12\x1a\n" +
 	"\bservices\x18\x01 \x03(\tR\bservices\x12\x1f\n" +
 	"\vresume_from\x18\x02 \x01(\tR\n" +
@@ -645,7 +720,12 @@ const file_sightline_view_v1_view_service_proto_rawDesc = "" +
 	"\n" +
 	"user_agent\x18\x04 \x01(\tR\tuserAgent\x12\x1b\n" +
 	"\tfilter_id\x18\x05 \x01(\x04R\bfilterId\x12#\n" +
-	"\raccept_deltas\x18\x06 \x01(\bR\facceptDeltas\"\xa1\x02\n" +
+	"\raccept_deltas\x18\x06 \x01(\bR\facceptDeltas\x12+\n" +
+	"\x04held\x18\a \x03(\v2\x17.sightline.view.v1.HeldR\x04held\"r\n" +
+	"\x04Held\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12)\n" +
+	"\x10endpoint_version\x18\x02 \x01(\tR\x0fendpointVersion\x12%\n" +
+	"\x0econfig_version\x18\x03 \x01(\tR\rconfigVersion\"\xa1\x02\n" +
 	"\rWatchResponse\x12-\n" +
 	"\x04view\x18\x01 \x01(\v2\x17.sightline.view.v1.ViewH\x00R\x04view\x126\n" +
 	"\aremoved\x18\x02 \x01(\v2\x1a.sightline.view.v1.RemovedH\x00R\aremoved\x120\n" +
@@ -687,36 +767,38 @@ func file_sightline_view_v1_view_service_proto_rawDescGZIP() []byte {
 	return file_sightline_view_v1_view_service_proto_rawDescData
 }
 
-var file_sightline_view_v1_view_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_sightline_view_v1_view_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_sightline_view_v1_view_service_proto_goTypes = []any{
 	(*WatchRequest)(nil),  // 0: sightline.view.v1.WatchRequest
 	(*Filter)(nil),        // 1: sightline.view.v1.Filter
-	(*WatchResponse)(nil), // 2: sightline.view.v1.WatchResponse
-	(*Removed)(nil),       // 3: sightline.view.v1.Removed
-	(*Delta)(nil),         // 4: sightline.view.v1.Delta
-	(*Bookmark)(nil),      // 5: sightline.view.v1.Bookmark
-	(*Resync)(nil),        // 6: sightline.view.v1.Resync
-	(*View)(nil),          // 7: sightline.view.v1.View
-	(*Member)(nil),        // 8: sightline.view.v1.Member
-	(*Generations)(nil),   // 9: sightline.view.v1.Generations
+	(*Held)(nil),          // 2: sightline.view.v1.Held
+	(*WatchResponse)(nil), // 3: sightline.view.v1.WatchResponse
+	(*Removed)(nil),       // 4: sightline.view.v1.Removed
+	(*Delta)(nil),         // 5: sightline.view.v1.Delta
+	(*Bookmark)(nil),      // 6: sightline.view.v1.Bookmark
+	(*Resync)(nil),        // 7: sightline.view.v1.Resync
+	(*View)(nil),          // 8: sightline.view.v1.View
+	(*Member)(nil),        // 9: sightline.view.v1.Member
+	(*Generations)(nil),   // 10: sightline.view.v1.Generations
 }
 var file_sightline_view_v1_view_service_proto_depIdxs = []int32{
 	1,  // 0: sightline.view.v1.WatchRequest.filter:type_name -> sightline.view.v1.Filter
-	7,  // 1: sightline.view.v1.WatchResponse.view:type_name -> sightline.view.v1.View
-	3,  // 2: sightline.view.v1.WatchResponse.removed:type_name -> sightline.view.v1.Removed
-	4,  // 3: sightline.view.v1.WatchResponse.delta:type_name -> sightline.view.v1.Delta
-	5,  // 4: sightline.view.v1.WatchResponse.bookmark:type_name -> sightline.view.v1.Bookmark
-	6,  // 5: sightline.view.v1.WatchResponse.resync:type_name -> sightline.view.v1.Resync
-	7,  // 6: sightline.view.v1.Delta.view:type_name -> sightline.view.v1.View
-	8,  // 7: sightline.view.v1.Delta.changed:type_name -> sightline.view.v1.Member
-	9,  // 8: sightline.view.v1.Bookmark.generations:type_name -> sightline.view.v1.Generations
-	0,  // 9: sightline.view.v1.ViewService.Watch:input_type -> sightline.view.v1.WatchRequest
-	2,  // 10: sightline.view.v1.ViewService.Watch:output_type -> sightline.view.v1.WatchResponse
-	10, // [10:11] is the sub-list for method output_type
-	9,  // [9:10] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	2,  // 1: sightline.view.v1.Filter.held:type_name -> sightline.view.v1.Held
+	8,  // 2: sightline.view.v1.WatchResponse.view:type_name -> sightline.view.v1.View
+	4,  // 3: sightline.view.v1.WatchResponse.removed:type_name -> sightline.view.v1.Removed
+	5,  // 4: sightline.view.v1.WatchResponse.delta:type_name -> sightline.view.v1.Delta
+	6,  // 5: sightline.view.v1.WatchResponse.bookmark:type_name -> sightline.view.v1.Bookmark
+	7,  // 6: sightline.view.v1.WatchResponse.resync:type_name -> sightline.view.v1.Resync
+	8,  // 7: sightline.view.v1.Delta.view:type_name -> sightline.view.v1.View
+	9,  // 8: sightline.view.v1.Delta.changed:type_name -> sightline.view.v1.Member
+	10, // 9: sightline.view.v1.Bookmark.generations:type_name -> sightline.view.v1.Generations
+	0,  // 10: sightline.view.v1.ViewService.Watch:input_type -> sightline.view.v1.WatchRequest
+	3,  // 11: sightline.view.v1.ViewService.Watch:output_type -> sightline.view.v1.WatchResponse
+	11, // [11:12] is the sub-list for method output_type
+	10, // [10:11] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sightline_view_v1_view_service_proto_init() }
@@ -729,7 +811,7 @@ func file_sightline_view_v1_view_service_proto_init() {
 		(*WatchRequest_Filter)(nil),
 		(*WatchRequest_Applied)(nil),
 	}
-	file_sightline_view_v1_view_service_proto_msgTypes[2].OneofWrappers = []any{
+	file_sightline_view_v1_view_service_proto_msgTypes[3].OneofWrappers = []any{
 		(*WatchResponse_View)(nil),
 		(*WatchResponse_Removed)(nil),
 		(*WatchResponse_Delta)(nil),
@@ -742,7 +824,7 @@ func file_sightline_view_v1_view_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sightline_view_v1_view_service_proto_rawDesc), len(file_sightline_view_v1_view_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
