@@ -39,7 +39,7 @@ func (d *document) annotations(n *yaml.Node, m protoreflect.Message) {
 		case isOwn(key):
 			d.meaning(key, text, value, m)
 		case !isService:
-			d.refuse(value, UnknownKey, "annotation %q has no meaning on a %s, which keeps none; remove it", key, d.kind)
+			d.refuse(value, UnknownKey, "annotation %q has no meaning on %s, which keeps none; remove it", key, d.aKind())
 		default:
 			if service.Annotations == nil {
 				service.Annotations = make(map[string]string)
@@ -87,7 +87,7 @@ func (d *document) meaning(key, text string, n *yaml.Node, m protoreflect.Messag
 			return
 		}
 	}
-	d.refuse(n, UnknownKey, "annotation %q has no meaning on a %s%s", key, d.kind, hint(key, d.meanings()))
+	d.refuse(n, UnknownKey, "annotation %q has no meaning on %s%s", key, d.aKind(), hint(key, d.meanings()))
 }
 
 func (d *document) meanings() []string {

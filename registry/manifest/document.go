@@ -103,6 +103,14 @@ func (d *document) header(top *yaml.Node, keys map[string]*yaml.Node, key string
 	return d.text(n, key)
 }
 
+// aKind is the kind with its article, for messages.
+func (d *document) aKind() string {
+	if d.kind == InstanceKind {
+		return "an " + string(d.kind)
+	}
+	return "a " + string(d.kind)
+}
+
 // nameField is the message's field that metadata.name fills.
 func (d *document) nameField() string {
 	if d.kind == InstanceKind {
@@ -137,7 +145,7 @@ func (d *document) label(metadata, n *yaml.Node, m protoreflect.Message, field s
 			m.Set(fieldOf(m, field), protoreflect.ValueOfString(s))
 		}
 	case required:
-		d.refuse(metadata, MissingKey, "metadata has no %s; a %s needs one", key, d.kind)
+		d.refuse(metadata, MissingKey, "metadata has no %s; %s needs one", key, d.aKind())
 	}
 }
 
@@ -230,7 +238,7 @@ func (d *document) fill(o *Object, m protoreflect.Message) {
 		}
 	}
 	violations, _ := err.(registry.Violations)
-	for _, v := range violations {
+	for _, v := range violations[:min(len(violations), maxCollected)] {
 		d.problems = append(d.problems, d.violation(v))
 	}
 }

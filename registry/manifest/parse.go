@@ -37,7 +37,8 @@ func Parse(file string, data []byte) ([]Object, error) {
 		objects  []Object
 		problems Problems
 		places   = make(map[string]int) // line of each object
-		decoder  = yaml.NewDecoder(bytes.NewReader(data))
+		reader   = &lineReader{rest: data}
+		decoder  = yaml.NewDecoder(reader)
 	)
 	for len(problems) < maxCollected {
 		var root yaml.Node
@@ -46,7 +47,7 @@ func Parse(file string, data []byte) ([]Object, error) {
 			break
 		}
 		if err != nil {
-			problems = append(problems, syntaxProblem(src, err))
+			problems = append(problems, syntaxProblem(src, err, reader.lines))
 			break
 		}
 		d := &document{src: src, at: make(map[string]*yaml.Node)}
@@ -111,17 +112,46 @@ func isControl(r rune) bool {
 	return r < ' ' || r >= 0x7f && r < 0xa0
 }
 
-// syntaxProblem places the parser's error, which names a line at most.
-func syntaxProblem(src *source, err error) Problem {
+// lineReader hands out one line at a time, so that the number of lines that the
+// parser took tells how far it came.
+type lineReader struct {
+	rest  []byte
+	lines int
+	mid   bool // the line handed out last is not complete
+}
+
+// Read copies the next line, or a part of it.
+func (r *lineReader) Read(p []byte) (int, error) {
+	if len(r.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := len(r.rest)
+	if end := bytes.IndexByte(r.rest, '\n'); end >= 0 {
+		n = end + 1
+	}
+	if !r.mid {
+		r.lines++
+	}
+	copied := copy(p, r.rest[:n])
+	r.rest, r.mid = r.rest[copied:], copied < n
+	return copied, nil
+}
+
+// syntaxProblem places the parser's error. The parser names the line where the
+// construct begins that it could not finish, which may be far above (and counts
+// from 0 there); such an error is placed at the last line that it took. Where
+// it names the line of one character or one quoted text, that is the place.
+func syntaxProblem(src *source, err error, reached int) Problem {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	line := 1
+	line := max(reached, 1)
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
-		number, what, found := strings.Cut(rest, ": ")
-		if n, err := strconv.Atoi(number); err == nil && found {
-			line, text = n, what
+		number, what, _ := strings.Cut(rest, ": ")
+		text = what
+		if n, err := strconv.Atoi(number); err == nil && !strings.HasPrefix(what, "did not find expected") {
+			line = n
 		}
 	}
-	line = min(line, len(src.lines))
+	line = min(max(line, 1), len(src.lines))
 	indent := len(src.lines[line-1]) - len(strings.TrimLeft(src.lines[line-1], " \t"))
 	return src.problem(line, indent+1, BadSyntax, "this is not YAML: %s", text)
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/sightlinedev/sightline/registry/manifest"
 )
 
-// TestScenarios runs testdata: "parse" reads its input as the file shop.yaml
+// TestScenarios runs testdata/scenarios: "parse" reads its input as the file shop.yaml
 // and shows the objects as the changes that apply them, or the error's text;
 // "at field=F rule=R" shows where a violation of field F found by a server
 // stands in the first object.
 func TestScenarios(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			objects, err := manifest.Parse("shop.yaml", []byte(d.Input))
 			if err != nil {

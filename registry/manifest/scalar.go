@@ -31,7 +31,7 @@ func described(n *yaml.Node) string {
 	case "!!bool":
 		return "true or false"
 	case "!!int", "!!float":
-		return "a number"
+		return "the number " + n.Value
 	case "!!timestamp":
 		return "a date"
 	}
@@ -70,12 +70,12 @@ func (d *document) scalar(n *yaml.Node, fd protoreflect.FieldDescriptor, path st
 		if v, err := strconv.ParseUint(n.Value, 10, 32); err == nil && n.Tag == "!!int" {
 			return protoreflect.ValueOfUint32(uint32(v)), true
 		}
-		d.wrongType(n, where, "a whole number, written in decimal and without quotes")
+		d.wrongType(n, where, "a whole number from 0 to 4294967295, in decimal and without quotes")
 	case protoreflect.DoubleKind:
 		if v, err := strconv.ParseFloat(n.Value, 64); err == nil && (n.Tag == "!!int" || n.Tag == "!!float") {
 			return protoreflect.ValueOfFloat64(v), true
 		}
-		d.wrongType(n, where, "a number, written in decimal and without quotes")
+		d.wrongType(n, where, "a finite number, in decimal and without quotes")
 	case protoreflect.StringKind:
 		s, ok := d.text(n, where)
 		return protoreflect.ValueOfString(s), ok
@@ -86,10 +86,6 @@ func (d *document) scalar(n *yaml.Node, fd protoreflect.FieldDescriptor, path st
 // enum reads a value by its full name or in short: GRPC_FORM_PER_ENDPOINT,
 // per-endpoint.
 func (d *document) enum(n *yaml.Node, ed protoreflect.EnumDescriptor, where string) (protoreflect.Value, bool) {
-	s, ok := d.text(n, where)
-	if !ok {
-		return protoreflect.Value{}, false
-	}
 	values := ed.Values()
 	prefix := strings.TrimSuffix(string(values.ByNumber(0).Name()), "UNSPECIFIED")
 	var short []string
@@ -99,29 +95,29 @@ func (d *document) enum(n *yaml.Node, ed protoreflect.EnumDescriptor, where stri
 		switch {
 		case v.Number() == 0: // leaving the key out says so
 			continue
-		case s == name || s == string(v.Name()):
+		case n.Kind == yaml.ScalarNode && (n.Value == name || n.Value == string(v.Name())):
 			return protoreflect.ValueOfEnum(v.Number()), true
 		}
 		short = append(short, name)
 	}
-	d.refuse(n, BadValue, "%s: %q is not one of %s", where, s, strings.Join(short, ", "))
+	if n.Kind != yaml.ScalarNode {
+		d.wrongType(n, where, "one of "+strings.Join(short, ", "))
+	} else {
+		d.refuse(n, BadValue, "%s: %q is not one of %s", where, n.Value, strings.Join(short, ", "))
+	}
 	return protoreflect.Value{}, false
 }
 
 // duration reads 25s, 1.5s or 10m. A number without a unit says nothing.
 func (d *document) duration(n *yaml.Node, path string) (protoreflect.Value, bool) {
 	where := d.written(path)
-	if n.Kind != yaml.ScalarNode || n.Tag == "!!int" || n.Tag == "!!float" {
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
 		d.refuse(n, WrongType, "%s is %s; it must be a duration with its unit, as in 25s", where, described(n))
 		return protoreflect.Value{}, false
 	}
-	s, ok := d.text(n, where)
-	if !ok {
-		return protoreflect.Value{}, false
-	}
-	v, err := time.ParseDuration(s)
-	if err != nil || !strings.HasSuffix(s, "s") && !strings.HasSuffix(s, "m") && !strings.HasSuffix(s, "h") {
-		d.refuse(n, BadValue, "%s: %q is not a duration; write a number and its unit, as in 25s or 10m", where, s)
+	v, err := time.ParseDuration(n.Value)
+	if err != nil || !strings.ContainsAny(n.Value, "smh") {
+		d.refuse(n, BadValue, "%s: %q is not a duration; write a number and its unit, as in 25s or 10m", where, n.Value)
 		return protoreflect.Value{}, false
 	}
 	return protoreflect.ValueOfMessage(durationpb.New(v).ProtoReflect()), true
