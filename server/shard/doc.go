@@ -1,0 +1,21 @@
+// Package shard drives the pure core: it owns, for every service, the
+// health.Evaluator and the views.Assembler, and takes what they decide to the
+// Publisher and the feeds.
+//
+// A service belongs to one shard by the hash of its name, and a shard is one
+// goroutine. Input is submitted to the shard's inbox from any goroutine and
+// never waits: the inbox keeps the newest row of each changed service and
+// instance, the newest renewal of each instance, and a bounded number of
+// samples. What a full inbox drops is only what is lossy by contract: registry
+// changes, renewals and an instance's word against itself are always kept
+// (STORE.md §6).
+//
+// One withdrawal travels: Submit, Evaluator.Observe, Evaluator.Judge,
+// Assembler.Apply, Publisher.Publish, and then each feed (DESIGN.md §3). For
+// one service these happen in order, and feeds see its publications in the
+// order of their versions; between services nothing is promised.
+//
+// The package does no I/O: rows, checkpoints, the log and the Publisher are
+// reached through the functions of Config. Tests run a Set inside a
+// testing/synctest bubble.
+package shard

@@ -1,0 +1,173 @@
+package shard
+
+import (
+	"context"
+	"time"
+
+	"github.com/sightlinedev/sightline/health"
+	"github.com/sightlinedev/sightline/registry"
+)
+
+// shard is one goroutine and the services that it owns.
+type shard struct {
+	// Fixed after newShard.
+	set    *Set
+	number int
+	inbox  *inbox
+
+	// Owned by run.
+	services     map[registry.Name]*service
+	lastTick     time.Time
+	checkpointAt time.Time
+	deferred     map[*service]bool // whose candidate waits for its lane
+	gone         []*service        // whose deletion is published
+}
+
+func newShard(s *Set, number int) *shard {
+	return &shard{
+		set: s, number: number, inbox: newInbox(s.cfg.Samples),
+		services: make(map[registry.Name]*service), deferred: make(map[*service]bool),
+	}
+}
+
+// run loads, and then works until ctx ends.
+func (s *shard) run(ctx context.Context, rows []registry.Change, memories map[registry.Name][]byte) {
+	if !s.load(ctx, rows, memories) {
+		return // nothing is saved of a start that did not end
+	}
+	cfg := &s.set.cfg
+	now := time.Now()
+	s.lastTick = now
+	// Shards tick and save apart from each other.
+	share := time.Duration(s.number) / time.Duration(cfg.Shards)
+	s.checkpointAt = now.Add(cfg.CheckpointEvery + share*cfg.CheckpointEvery)
+	timer := time.NewTimer(cfg.Tick)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.stop()
+			return
+		case <-s.inbox.wake:
+		case <-timer.C:
+		}
+		s.wake(time.Now())
+		timer.Reset(time.Until(s.nextWake()))
+	}
+}
+
+// load builds the view of every stored service. It returns false when ctx ends.
+func (s *shard) load(ctx context.Context, rows []registry.Change, memories map[registry.Name][]byte) bool {
+	instances := 0
+	for _, c := range rows {
+		if ctx.Err() != nil {
+			return false
+		}
+		instances += len(c.Instances)
+		s.loadService(c, memories[c.Name])
+	}
+	s.set.loaded(len(rows), instances)
+	return true
+}
+
+// wake takes what waits and does what is due. Registry changes, an instance's
+// word against itself and questions are why it is called between ticks;
+// whatever else came meanwhile goes with them.
+func (s *shard) wake(now time.Time) {
+	ticked := !now.Before(s.lastTick.Add(s.set.cfg.Tick))
+	if late := now.Sub(s.lastTick); late > health.LateAfter(s.set.cfg.Tick) {
+		s.gap(now, late)
+	}
+	d := s.inbox.take()
+	if d.ready {
+		// The server answers from now on, and whoever could not renew while it
+		// did not has a full term to do so.
+		for _, svc := range s.services {
+			svc.evaluator.Gap(now)
+			svc.judgeAt = now
+		}
+	}
+	for name, m := range d.mail {
+		s.deliver(now, name, m)
+	}
+	switch {
+	case ticked || d.ready:
+		for _, svc := range s.services {
+			svc.turn(now)
+		}
+	default:
+		for svc := range s.deferred {
+			svc.turn(now)
+		}
+	}
+	s.forget()
+	for _, ask := range d.asks {
+		ask()
+	}
+	if ticked {
+		s.lastTick = now
+	}
+	if !now.Before(s.checkpointAt) {
+		s.checkpoint(now)
+		s.checkpointAt = now.Add(s.set.cfg.CheckpointEvery)
+	}
+}
+
+// gap says to every evaluator that nobody looked.
+func (s *shard) gap(now time.Time, late time.Duration) {
+	for _, svc := range s.services {
+		svc.evaluator.Gap(now)
+		svc.judgeAt = now
+	}
+	s.lastTick = now
+	if f := s.set.cfg.Events.Gap; f != nil {
+		f(s.number, late)
+	}
+}
+
+// deliver hands a service its mail, and lets it judge and publish.
+func (s *shard) deliver(now time.Time, name registry.Name, m *mail) {
+	svc := s.services[name]
+	for _, c := range m.changes() {
+		if svc == nil {
+			if c.Service == nil {
+				continue // never heard of it
+			}
+			svc = newService(s, name, now)
+			s.services[name] = svc
+		}
+		svc.change(now, c)
+	}
+	if svc != nil {
+		svc.receive(now, m)
+	}
+}
+
+// forget drops the services whose deletion is published.
+func (s *shard) forget() {
+	for _, svc := range s.gone {
+		if svc.deleted {
+			delete(s.services, svc.name)
+			s.set.save(svc.name, nil)
+		}
+	}
+	s.gone = nil
+}
+
+// nextWake is the next tick, or the end of a deferral before it.
+func (s *shard) nextWake() time.Time {
+	at := s.lastTick.Add(s.set.cfg.Tick)
+	for svc := range s.deferred {
+		if svc.publishAt.Before(at) {
+			at = svc.publishAt
+		}
+	}
+	return at
+}
+
+// stop does what still waits, and saves everything.
+func (s *shard) stop() {
+	now := time.Now()
+	s.wake(now)
+	s.checkpoint(now)
+}

@@ -1,0 +1,189 @@
+package shard
+
+import (
+	"time"
+
+	"github.com/sightlinedev/sightline/health"
+	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/views"
+)
+
+// service is one service's part of the loop: what it is judged and assembled
+// by, and when it needs to be looked at again.
+type service struct {
+	shard     *shard
+	set       *Set
+	name      registry.Name
+	evaluator *health.Evaluator
+	assembler *views.Assembler
+
+	loaded   uint64 // registry revision of the rows it started with
+	pending  *registry.Change
+	held     views.Version // published
+	deleted  bool
+	judgeAt  time.Time
+	assemble time.Time
+	// publishAt and why: the newest candidate waits for its lane.
+	publishAt time.Time
+	why       string
+
+	saved []byte // last checkpoint
+}
+
+func newService(s *shard, name registry.Name, now time.Time) *service {
+	return &service{
+		shard: s, set: s.set, name: name,
+		evaluator: health.New(name, now, health.Memory{}),
+		assembler: views.NewAssembler(name, views.Memory{}),
+	}
+}
+
+// loadService makes a stored service anew and offers its view.
+func (s *shard) loadService(c registry.Change, memory []byte) {
+	m, err := readMemory(memory)
+	if err != nil && s.set.cfg.Events.LostMemory != nil {
+		s.set.cfg.Events.LostMemory(c.Name, err)
+	}
+	now := time.Now()
+	svc := &service{
+		shard: s, set: s.set, name: c.Name, loaded: c.Revision, saved: memory,
+		evaluator: health.New(c.Name, now, m.health),
+		assembler: views.NewAssembler(c.Name, m.views),
+	}
+	s.services[c.Name] = svc
+	svc.evaluator.Load(c)
+	svc.pending = &c
+	svc.step(now)
+}
+
+// change takes rows. A deletion is published before what comes after it.
+func (s *service) change(now time.Time, c registry.Change) {
+	if s.loaded != 0 && c.Revision <= s.loaded {
+		return // told before the start had read the same rows
+	}
+	s.evaluator.Apply(now, c)
+	s.pending = &c
+	s.deleted = c.Service == nil
+	if s.deleted {
+		s.step(now)
+	}
+}
+
+// receive takes the rest of the mail and lets the service judge and publish.
+func (s *service) receive(now time.Time, m *mail) {
+	for uid, at := range m.renewals {
+		s.evaluator.Renew(at, uid)
+	}
+	samples := m.samples
+	for _, sample := range m.urgent {
+		samples = append(samples, sample)
+	}
+	if len(samples) > 0 {
+		if _, refused := s.evaluator.Observe(now, samples); refused > 0 && s.set.cfg.Events.Refused != nil {
+			s.set.cfg.Events.Refused(refused)
+		}
+	}
+	s.step(now)
+	if m.restamp && !s.deleted {
+		c := s.assembler.Candidate()
+		c.Restamp = true
+		s.publish(now, c)
+	}
+}
+
+// turn does what is due.
+func (s *service) turn(now time.Time) {
+	switch {
+	case due(s.judgeAt, now), due(s.assemble, now):
+		s.step(now)
+	case due(s.publishAt, now):
+		s.publish(now, s.assembler.Candidate())
+	}
+}
+
+// staleRetry is how long after a refusal a candidate is offered once more. The
+// base was right, so another term or a defect is behind it.
+const staleRetry = time.Second
+
+func due(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
+
+// step judges, assembles when there is something new to assemble, and publishes.
+func (s *service) step(now time.Time) {
+	o := s.evaluator.Judge(now)
+	s.judgeAt = o.Next
+	if s.set.cfg.Events.HealthIncident != nil {
+		for _, i := range o.Incidents {
+			s.set.cfg.Events.HealthIncident(s.name, i)
+		}
+	}
+	var version views.Version
+	if s.pending != nil || len(o.Changed) > 0 || due(s.assemble, now) {
+		var c views.Candidate
+		c, s.assemble = s.assembler.Apply(now, views.Input{Change: s.pending, Verdicts: o.Changed})
+		s.pending = nil
+		s.report(c.Incidents)
+		version = s.publish(now, c)
+	} else if due(s.publishAt, now) {
+		s.publish(now, s.assembler.Candidate())
+	}
+	if len(o.Transitions) > 0 && s.set.cfg.Events.Transitions != nil {
+		s.set.cfg.Events.Transitions(s.name, version, o.Transitions)
+	}
+	if len(o.AgedOut) > 0 {
+		select {
+		case s.set.aged <- agedOut{s.name, o.AgedOut}:
+		default: // the registry is slow; they are named again
+		}
+	}
+}
+
+func (s *service) report(incidents []views.Incident) {
+	if f := s.set.cfg.Events.ViewIncident; f != nil {
+		for _, i := range incidents {
+			f(i)
+		}
+	}
+}
+
+// publish offers a candidate, tells the feeds, and returns the version that it
+// was published under, if it was.
+func (s *service) publish(now time.Time, c views.Candidate) views.Version {
+	restamp := c.Restamp
+	r := s.set.cfg.Publish(now, c)
+	s.publishAt, s.why = time.Time{}, ""
+	delete(s.shard.deferred, s)
+	if r.Outcome == views.Stale {
+		// Computed from another base than what is published: offer it once more
+		// from the right one.
+		s.assembler.Published(r.Held)
+		c = s.assembler.Candidate()
+		c.Restamp = restamp
+		r = s.set.cfg.Publish(now, c)
+	}
+	s.assembler.Published(r.Held)
+	s.held = r.Held
+	switch r.Outcome {
+	case views.Published:
+		for _, feed := range s.set.cfg.Feeds {
+			feed(r.Publication)
+		}
+	case views.Deferred:
+		s.publishAt, s.why = r.Until, r.Reason
+		s.shard.deferred[s] = true
+		return views.Version{}
+	case views.Stale:
+		if f := s.set.cfg.Events.Stale; f != nil {
+			f(s.name, r.Reason)
+		}
+		s.publishAt, s.why = now.Add(staleRetry), r.Reason
+		s.shard.deferred[s] = true
+		return views.Version{}
+	}
+	if s.deleted {
+		s.shard.gone = append(s.shard.gone, s)
+	}
+	if r.Outcome != views.Published {
+		return views.Version{}
+	}
+	return r.Publication.Version
+}
