@@ -32,8 +32,7 @@ type disk struct {
 	commits int
 	hang    chan struct{} // commits wait for it to be closed
 	refuse  error
-	cut     error // the next commit fails with it, written or not
-	written bool
+	cut     error // the next commit fails with it, and writes nothing
 }
 
 func newDisk() *disk { return &disk{rows: make(map[registry.RowKey]registry.Row)} }
@@ -54,9 +53,8 @@ func (d *disk) commit(ctx context.Context, rows []registry.Row, records []Record
 	if d.refuse != nil {
 		return d.refuse
 	}
-	err := d.cut
-	d.cut = nil
-	if err != nil && !d.written {
+	if err := d.cut; err != nil {
+		d.cut = nil
 		return err
 	}
 	for _, r := range rows {
@@ -68,7 +66,7 @@ func (d *disk) commit(ctx context.Context, rows []registry.Row, records []Record
 	}
 	d.records = append(d.records, records...)
 	d.commits++
-	return err
+	return nil
 }
 
 func (d *disk) refusal() error {
@@ -95,6 +93,13 @@ func (d *disk) set(refuse error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refuse = refuse
+}
+
+// cutNext makes the next commit fail, or nothing when err is nil.
+func (d *disk) cutNext(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cut = err
 }
 
 func (d *disk) has(k registry.RowKey) bool {

@@ -77,9 +77,9 @@ func (h *history) step(n int) {
 		h.d.set(errFull)
 	case n < 92:
 		h.d.set(nil)
-		h.d.cut, h.d.written = nil, false
+		h.d.cutNext(nil)
 	case n < 95 && h.resume == nil:
-		h.d.cut = errBroken
+		h.d.cutNext(errBroken)
 	case n < 97:
 		time.Sleep(2 * time.Second)
 	default:
@@ -99,7 +99,7 @@ func (h *history) unstall() {
 func (h *history) heal() {
 	h.unstall()
 	h.d.set(nil)
-	h.d.cut = nil
+	h.d.cutNext(nil)
 	time.Sleep(5 * time.Second) // pending removals are tried again
 	synctest.Wait()
 }

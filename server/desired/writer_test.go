@@ -226,12 +226,12 @@ func TestACommitThatFails(t *testing.T) {
 		w, shards, stop := run(t, d)
 		defer stop()
 		uid := write(t, w, putService(checkout), putInstance(checkout, "a", "10.0.0.1")).Outcomes[1].UID
-		d.cut = errBroken
+		d.cutNext(errBroken)
 		_, err := w.Write(t.Context(), Request{Mutations: []registry.Mutation{putInstance(checkout, "b", "10.0.0.2")}})
 		if kindOf(t, err) != Failing || len(shards.live) != 1 {
 			t.Errorf("%v, %d live", err, len(shards.live))
 		}
-		d.cut = errBroken
+		d.cutNext(errBroken)
 		_, err = w.Write(t.Context(), Request{Mutations: []registry.Mutation{remove(uid)}})
 		if shards.has(uid) {
 			t.Error("still in the views")
