@@ -83,24 +83,24 @@ type Reports struct {
 
 // DNS bounds the DNS listeners (DNS.md §4).
 type DNS struct {
-	PayloadBytes        int           // EDNS payload over UDP
-	Records             int           // of one RRset, by default
-	MaxRecords          int           // of one RRset, at most
-	TTL                 time.Duration // of positive answers
-	NegativeTTL         time.Duration // of NXDOMAIN and NODATA
-	InFlight            int           // UDP questions being answered off the socket's loop
-	Connections         int           // TCP connections, and at most a quarter of the descriptors
-	ConnectionsPerAddr  int           // TCP connections of one address
-	QueriesPerConn      int           // questions on one TCP connection
-	ReadTimeout         time.Duration // for one question over TCP
-	WriteTimeout        time.Duration // for one answer over TCP
-	IdleTimeout         time.Duration // between questions over TCP
-	Rate                int           // answers a second to one prefix and response class
-	PrefixFactor        int           // times Rate to one prefix in total
-	Slip                int           // every n-th limited answer is a truncated one
-	RateIPv4, RateIPv6  int           // prefix length that is counted together, in bits
-	ApexBytes           int           // of a zone's name, so that every accepted name fits 253
-	WorstCaseQuestionIO time.Duration // TCP_USER_TIMEOUT of an accepted connection
+	PayloadBytes       int           // EDNS payload over UDP
+	Records            int           // of one RRset, by default
+	MaxRecords         int           // of one RRset, at most
+	TTL                time.Duration // of positive answers
+	NegativeTTL        time.Duration // of NXDOMAIN and NODATA
+	InFlight           int           // UDP questions being answered off the socket's loop
+	Connections        int           // TCP connections, and at most a quarter of the descriptors
+	ConnectionsPerAddr int           // TCP connections of one address
+	QueriesPerConn     int           // questions on one TCP connection
+	ReadTimeout        time.Duration // for one question over TCP
+	WriteTimeout       time.Duration // for one answer over TCP
+	IdleTimeout        time.Duration // between questions over TCP
+	Rate               int           // answers a second to one prefix and response class
+	PrefixFactor       int           // times Rate to one prefix in total
+	Slip               int           // every n-th limited answer is a truncated one
+	RateIPv4, RateIPv6 int           // prefix length that is counted together, in bits
+	ApexBytes          int           // of a zone's name, so that every accepted name fits 253
+	TCPUserTimeout     time.Duration // of an accepted connection: the peer's network acknowledges within it
 }
 
 // Registry bounds desired state.
@@ -142,7 +142,7 @@ type Availability struct {
 	RootRemovedEnd  time.Duration // streams under a removed root end within this time
 	ResumeShare     float64       // of the population answered per ResumeWindow after a start
 	ResumeFloor     int           // clients answered per ResumeWindow at least
-	ResumeWindow    time.Duration
+	ResumeWindow    time.Duration // over which those are counted
 }
 
 // Default returns the limits that ship. Each call returns a fresh value.
@@ -190,7 +190,7 @@ func dns() DNS {
 		InFlight: 64, Connections: 1024, ConnectionsPerAddr: 16, QueriesPerConn: 128,
 		ReadTimeout: 2 * time.Second, WriteTimeout: 500 * time.Millisecond, IdleTimeout: 10 * time.Second,
 		Rate: 200, PrefixFactor: 20, Slip: 2, RateIPv4: 24, RateIPv6: 56, ApexBytes: 48,
-		WorstCaseQuestionIO: time.Second,
+		TCPUserTimeout: time.Second,
 	}
 }
 

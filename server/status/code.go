@@ -27,6 +27,22 @@ const (
 	InvalidPageToken Code = 1010
 	InvalidRequest   Code = 1011
 
+	// The problems of manifests, as registry/manifest numbers them.
+	ManifestTooLarge      Code = 1201
+	ManifestBadText       Code = 1202
+	ManifestUnknownKey    Code = 1203
+	ManifestRepeatedKey   Code = 1204
+	ManifestBadSyntax     Code = 1205
+	ManifestWrongType     Code = 1206
+	ManifestBadValue      Code = 1207
+	ManifestMissingKey    Code = 1208
+	ManifestUnknownKind   Code = 1209
+	ManifestNotSupported  Code = 1210
+	ManifestRefusedKey    Code = 1211
+	ManifestRefusedYAML   Code = 1212
+	ManifestRepeatedThing Code = 1213
+	ManifestMoreProblems  Code = 1214
+
 	NoIdentity         Code = 2001
 	ClassDenied        Code = 2002
 	NotFound           Code = 2003

@@ -1,10 +1,19 @@
 package status
 
-import "google.golang.org/grpc/codes"
+import (
+	"slices"
+
+	"google.golang.org/grpc/codes"
+)
 
 // Table returns every code's row, in ascending order of code. Retired codes
 // stay in it, so that a number is never given a second meaning.
 func Table() []Entry {
+	return slices.Concat(configRows(), manifestsRows(), identitiesRows(), healthRows(), viewsRows(), dnsRows(), storeRows(), clientRows())
+}
+
+// configRows are the codes of configuration and requests.
+func configRows() []Entry {
 	return []Entry{
 		{InvalidField, "INVALID_FIELD", codes.InvalidArgument, "a field breaks a rule",
 			"a field of the request is missing, out of range or malformed",
@@ -39,7 +48,46 @@ func Table() []Entry {
 		{InvalidRequest, "INVALID_REQUEST", codes.InvalidArgument, "the request cannot be read",
 			"the messages came in an order or a form that the call does not have",
 			"follow the description of the call in its .proto file", "0.1", ""},
+	}
+}
 
+// manifestsRows are the codes of manifests.
+func manifestsRows() []Entry {
+	return []Entry{
+		{ManifestTooLarge, "MANIFEST_TOO_LARGE", codes.OK, "a manifest is too large",
+			"the file is larger than one file may be", "split the file", "0.1", ""},
+		{ManifestBadText, "MANIFEST_BAD_TEXT", codes.OK, "a manifest is not text",
+			"the file is not UTF-8, or holds a control character", "save it as UTF-8 without the character named", "0.1", ""},
+		{ManifestUnknownKey, "MANIFEST_UNKNOWN_KEY", codes.OK, "an unknown key",
+			"the key belongs to no field at its place", "correct the spelling or the indentation", "0.1", ""},
+		{ManifestRepeatedKey, "MANIFEST_REPEATED_KEY", codes.OK, "a key is given twice",
+			"the same key, or two ways of saying one thing, is in one mapping", "keep one of them", "0.1", ""},
+		{ManifestBadSyntax, "MANIFEST_BAD_SYNTAX", codes.OK, "the file is not YAML",
+			"the text breaks the syntax of YAML at the place named", "correct the syntax there", "0.1", ""},
+		{ManifestWrongType, "MANIFEST_WRONG_TYPE", codes.OK, "a value of the wrong type",
+			"the field takes another type than what is given", "give a value of the type named", "0.1", ""},
+		{ManifestBadValue, "MANIFEST_BAD_VALUE", codes.OK, "a value breaks a rule",
+			"the form or the rule of the field is broken", "give a value that keeps the rule named", "0.1", ""},
+		{ManifestMissingKey, "MANIFEST_MISSING_KEY", codes.OK, "a key is missing",
+			"a field that has no default is not given", "add the key named", "0.1", ""},
+		{ManifestUnknownKind, "MANIFEST_UNKNOWN_KIND", codes.OK, "an unknown apiVersion or kind",
+			"the document says neither sightline.dev/v1 nor one of its kinds", "correct apiVersion or kind", "0.1", ""},
+		{ManifestNotSupported, "MANIFEST_NOT_SUPPORTED", codes.OK, "a kind of a later version",
+			"this release does not have the kind", "leave it out, or upgrade", "0.1", ""},
+		{ManifestRefusedKey, "MANIFEST_REFUSED_KEY", codes.OK, "a key that is not given here",
+			"the field belongs elsewhere in the document, or is set by the registry", "move or remove the key", "0.1", ""},
+		{ManifestRefusedYAML, "MANIFEST_REFUSED_YAML", codes.OK, "a form of YAML that is refused",
+			"anchors, aliases, tags and merge keys are not read", "write the values out", "0.1", ""},
+		{ManifestRepeatedThing, "MANIFEST_REPEATED_THING", codes.OK, "one object twice in a file",
+			"two documents have the same kind, namespace and name", "keep one of them", "0.1", ""},
+		{ManifestMoreProblems, "MANIFEST_MORE_PROBLEMS", codes.OK, "more problems than are listed",
+			"only the first problems of a file are listed", "correct those and look again", "0.1", ""},
+	}
+}
+
+// identitiesRows are the codes of identity and authorisation.
+func identitiesRows() []Entry {
+	return []Entry{
 		{NoIdentity, "NO_IDENTITY", codes.Unauthenticated, "the caller has no identity",
 			"the connection presented no certificate with exactly one SPIFFE ID",
 			"connect over mTLS with an SVID of this trust domain", "0.1", ""},
@@ -64,7 +112,12 @@ func Table() []Entry {
 		{IdentityUnreadable, "IDENTITY_UNREADABLE", codes.OK, "the identity cannot be loaded",
 			"the SVID, its key or the trust bundle is missing, malformed or expired",
 			"put a valid SVID, key and bundle at the paths named", "0.1", ""},
+	}
+}
 
+// healthRows are the codes of health and contracts.
+func healthRows() []Entry {
+	return []Entry{
 		{InvalidContract, "INVALID_CONTRACT", codes.InvalidArgument, "the contract is not valid",
 			"a number is out of range, or the runtime cannot give a signal that is required",
 			"correct the field named; the last good contract stays in force", "0.1", ""},
@@ -77,7 +130,12 @@ func Table() []Entry {
 		{LeaseGone, "LEASE_GONE", codes.NotFound, "the lease is gone",
 			"the instance was deregistered, removed, or never existed",
 			"register again: a restart is a new instance with a new uid", "0.1", ""},
+	}
+}
 
+// viewsRows are the codes of views, xDS and streams.
+func viewsRows() []Entry {
+	return []Entry{
 		{ViewsLoading, "VIEWS_LOADING", codes.Unavailable, "views are being built",
 			"the server started a moment ago and answers nothing before every view is built",
 			"keep what you hold and try again in a second", "0.1", ""},
@@ -105,14 +163,24 @@ func Table() []Entry {
 		{Internal, "INTERNAL", codes.Internal, "an internal error",
 			"a rule of the program itself was broken",
 			"report it with the server's log around this time", "0.1", ""},
+	}
+}
 
+// dnsRows are the codes of DNS.
+func dnsRows() []Entry {
+	return []Entry{
 		{ZoneMissing, "ZONE_MISSING", codes.OK, "no DNS zone is configured",
 			"the server answers DNS for the zones it is given, and was given none",
-			"give --dns-zone, for example --dns-zone sightline.example.", "0.1", ""},
+			"name an apex with --dns-zone, for example sightline.example", "0.1", ""},
 		{ZoneInvalid, "ZONE_INVALID", codes.OK, "a DNS zone is not valid",
 			"an apex must be a domain name of at most 48 bytes",
 			"correct --dns-zone", "0.1", ""},
+	}
+}
 
+// storeRows are the codes of the store.
+func storeRows() []Entry {
+	return []Entry{
 		{StoreFull, "STORE_FULL", codes.ResourceExhausted, "the store is full",
 			"the disk has no room left: writes are refused, views go on",
 			"free space under --data; writes resume by themselves", "0.1", ""},
@@ -125,7 +193,12 @@ func Table() []Entry {
 		{StoreUnopenable, "STORE_UNOPENABLE", codes.OK, "the store cannot be opened",
 			"the folder of --data is missing, locked by another process, or damaged",
 			"check the folder's owner and that no other server uses it", "0.1", ""},
+	}
+}
 
+// clientRows are the codes of the client's side.
+func clientRows() []Entry {
+	return []Entry{
 		{ServerUnreachable, "SERVER_UNREACHABLE", codes.OK, "the server cannot be reached",
 			"nothing answers at the address, or it does not speak mTLS with this trust domain",
 			"check --server, that the server runs, and the identity in the context", "0.1", ""},
