@@ -1,0 +1,205 @@
+package xds
+
+import (
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sightlinedev/sightline/views"
+)
+
+// How long a Cluster's removal waits for the route that leaves it to be
+// acknowledged (ENGINE.md §6).
+const (
+	holdRemoved = 15 * time.Second // its port is not declared any more
+	holdDeleted = 5 * time.Second  // its service was deleted, or left the scope
+)
+
+// hold keeps a Cluster that is gone until the client's routes have left it.
+type hold struct {
+	until   time.Time
+	deleted bool   // the service is gone, not only the port
+	counted bool   // route is set
+	route   uint32 // serial of the newest route response when none that names it was due
+	over    bool
+}
+
+// holdRemoval reports whether a removal has to wait: a Cluster's for the routes,
+// an assignment's for its Cluster's. An explicit ask is answered at once.
+func (p *pass) holdRemoval(t typ, r *record, f *found) bool {
+	st := p.st
+	if t > eds || r.any(t, asked) {
+		return false
+	}
+	h := st.holds[f.id]
+	if t == eds {
+		return h != nil || r.any(cds, held) && r.any(cds, dirty)
+	}
+	if h != nil {
+		return !h.over
+	}
+	if !st.watchesRoutes() || !r.any(cds, held) {
+		return false
+	}
+	h = &hold{until: p.now.Add(holdRemoved), deleted: f.view == nil}
+	if h.deleted {
+		h.until = p.now.Add(holdDeleted)
+	}
+	if st.holds == nil {
+		st.holds = make(map[nameID]*hold)
+	}
+	st.holds[f.id] = h
+	st.wakeAt(p.now, h.until)
+	st.routesDirty(withdrawal)
+	return true
+}
+
+// endHolds finds the removals that need not wait any more and makes them due. It
+// reports whether there are any.
+func (p *pass) endHolds() bool {
+	st := p.st
+	if len(st.holds) == 0 {
+		return false
+	}
+	routes := &st.typ[rds]
+	pending := false
+	if r := st.records.find(st.outbound); r != nil {
+		pending = r.any(rds, dirty)
+	}
+	ended := false
+	for id, h := range st.holds {
+		if !h.counted && !pending {
+			h.counted, h.route = true, routes.serial
+		}
+		h.over = h.over || !p.now.Before(h.until) || h.counted && routes.settledUpTo(h.route)
+		if !h.over {
+			st.wakeAt(p.now, h.until)
+			continue
+		}
+		ended = true
+		st.dirtied(cds, st.records.find(id), withdrawal)
+	}
+	return ended
+}
+
+// routeRejected ends the wait for a route that the client refused, where the
+// service is gone anyway.
+func (st *stream) routeRejected(serial uint32) {
+	for _, h := range st.holds {
+		switch {
+		case !h.counted || serial < h.route:
+		case h.deleted:
+			h.over = true
+		default:
+			h.route = ^uint32(0) // until its time is over, or a later route is taken
+			h.counted = false
+		}
+	}
+}
+
+// routable yields what an Envoy's routes may name: where the client follows
+// Clusters, those that it holds, whose assignment it has, and that are not about
+// to go; else every Cluster in scope.
+func (p *pass) routable() iter.Seq2[*views.View, name] {
+	st := p.st
+	return func(yield func(*views.View, name) bool) {
+		if !st.typ[cds].seen {
+			p.allClusters(yield)
+			return
+		}
+		for i := range st.records {
+			r := &st.records[i]
+			if !r.any(cds, held) || r.any(cds, fresh) || st.holds[r.id] != nil {
+				continue
+			}
+			n := st.srv.feed.index.lookup(r.id)
+			v := st.visible(p.snap, &n)
+			if v != nil && canonical(v, n.resourceName) && !yield(v, n) {
+				return
+			}
+		}
+	}
+}
+
+func (p *pass) allClusters(yield func(*views.View, name) bool) {
+	st := p.st
+	for v := range p.snap.All() {
+		if !st.scope(v) {
+			continue
+		}
+		for _, text := range st.srv.render.clusterNames(v) {
+			n := name{resourceName: resourceName{text: text, service: v.Name}, hash: st.srv.feed.index.hash(text)}
+			if !yield(v, n) {
+				return
+			}
+		}
+	}
+}
+
+// routeSet is the set of services of an Envoy's routes. Its key covers every
+// input of the rendering, so that equal sets share their bytes.
+func (p *pass) routeSet() serviceSet {
+	set := serviceSet{at: p.st.srv.feed.setVersion()}
+	for v, n := range p.routable() {
+		set.key += mix(n.hash, v.Config)
+		if set.at.Less(v.Config) {
+			set.at = v.Config
+		}
+	}
+	set.members = func() []setMember {
+		by := make(map[views.Name]*setMember)
+		for v, n := range p.routable() {
+			m := by[v.Name]
+			if m == nil {
+				m = &setMember{view: v}
+				by[v.Name] = m
+			}
+			m.clusters = append(m.clusters, n.text)
+		}
+		return p.ordered(by)
+	}
+	return set
+}
+
+// ordered lists members by name, and the clusters of each as the renderer does.
+func (p *pass) ordered(by map[views.Name]*setMember) []setMember {
+	list := make([]setMember, 0, len(by))
+	for _, m := range by {
+		all := p.st.srv.render.clusterNames(m.view)
+		m.clusters = slices.DeleteFunc(all, func(c string) bool { return !slices.Contains(m.clusters, c) })
+		list = append(list, *m)
+	}
+	slices.SortFunc(list, func(a, b setMember) int {
+		return strings.Compare(a.view.Name.String(), b.view.Name.String())
+	})
+	return list
+}
+
+// mix spreads a name's hash and a version over 64 bits.
+func mix(hash uint64, v views.Version) uint64 {
+	h := hash ^ v.Epoch*0x9e3779b97f4a7c15 ^ v.Seq*0xc2b2ae3d27d4eb4f
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+// resolveComposite finds Envoy's Listener or RouteConfiguration as it is for
+// this stream. It is there already if and only if its bytes are the same.
+func (p *pass) resolveComposite(t typ, f *found) {
+	st := p.st
+	set := serviceSet{at: p.snap.Version(), members: func() []setMember { return nil }}
+	if t == rds {
+		set = p.routeSet()
+	}
+	e := st.srv.render.composite(t, set, st.shape)
+	if e == nil {
+		return
+	}
+	shown := st.composites[t]
+	f.skip = e.render == shown.render && !st.records.find(f.id).any(t, asked)
+	if e.at.Less(shown.at) {
+		e = e.withAt(shown.at)
+	}
+	f.enc = e
+}
