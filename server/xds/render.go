@@ -3,6 +3,7 @@ package xds
 import (
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -62,8 +63,9 @@ type serviceBytes struct {
 	view  *views.View
 	zones map[string]bool // zones of listed members, where the view prefers zones
 
-	mu   sync.Mutex
-	made map[formKey]*encoded // nil: refused, and there was nothing earlier
+	mu    sync.Mutex
+	made  map[formKey]*encoded // nil: refused, and there was nothing earlier
+	hosts map[string][]byte // virtual hosts for composites, by the Clusters in them
 	// earlier are the bytes of views before this one, for what was not asked for
 	// since: a resource that is refused stays as it last was.
 	earlier map[formKey]*encoded
@@ -97,8 +99,8 @@ func (r *renderer) resource(t typ, v *views.View, n resourceName, rd rendering) 
 	return e
 }
 
-// forget drops what is kept of a service that was deleted: a later service of
-// that name shares nothing with it.
+// forget drops what is kept of a service that was deleted, or is new: a service
+// of the same name shares nothing with the one before it.
 func (r *renderer) forget(n views.Name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +141,7 @@ func (r *renderer) bytesOf(v *views.View) *serviceBytes {
 }
 
 func newServiceBytes(v *views.View, before *serviceBytes) *serviceBytes {
-	s := &serviceBytes{view: v, made: make(map[formKey]*encoded, 4)}
+	s := &serviceBytes{view: v, made: make(map[formKey]*encoded, 4), hosts: make(map[string][]byte, 1)}
 	if v.PreferZone {
 		s.zones = make(map[string]bool)
 		for _, m := range v.Members {
@@ -148,21 +150,31 @@ func newServiceBytes(v *views.View, before *serviceBytes) *serviceBytes {
 			}
 		}
 	}
-	if before == nil {
-		return s
+	if before != nil {
+		s.inherit(before)
 	}
+	return s
+}
+
+// inherit takes over what an earlier view leaves: what was made of its
+// configuration, while that is the same, and otherwise the last good bytes.
+func (s *serviceBytes) inherit(before *serviceBytes) {
 	before.mu.Lock()
 	defer before.mu.Unlock()
 	s.earlier = make(map[formKey]*encoded, len(before.made)+len(before.earlier))
-	for k, e := range before.earlier {
-		s.earlier[k] = e
-	}
+	maps.Copy(s.earlier, before.earlier)
+	same := before.view.Config == s.view.Config && before.view.ConfigHash == s.view.ConfigHash
 	for k, e := range before.made {
-		if e != nil {
+		switch {
+		case same && k.typ != eds:
+			s.made[k] = e
+		case e != nil:
 			s.earlier[k] = e
 		}
 	}
-	return s
+	if same {
+		maps.Copy(s.hosts, before.hosts)
+	}
 }
 
 // key reduces what is known of a client to what matters for the resource.

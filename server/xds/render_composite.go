@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,7 +67,7 @@ func (r *renderer) composite(t typ, set serviceSet, rd rendering) *encoded {
 	}
 	// Encoded without the lock: thousands of routes take milliseconds, and two
 	// streams that meet here make the same bytes.
-	e, err := encodeComposite(k, set)
+	e, err := r.encodeComposite(k, set)
 	if err != nil {
 		r.report(t, outboundName, err)
 	}
@@ -116,26 +117,29 @@ func (c *composites) put(k compositeKey, e *encoded) {
 
 // encodeComposite's render hash is over the bytes: a composite belongs to no
 // single service, and is current if and only if its bytes are (ENGINE.md §1).
-func encodeComposite(k compositeKey, set serviceSet) (*encoded, error) {
-	var msg resourceMessage
-	var err error
-	if k.typ == lds {
-		msg, err = outboundListener(k.outbound)
+func (r *renderer) encodeComposite(k compositeKey, set serviceSet) (*encoded, error) {
+	var value []byte
+	if k.typ == rds {
+		value = r.outboundRoutes(set.members())
 	} else {
-		msg = outboundRoutes(set.members())
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := msg.ValidateAll(); err != nil {
-		return nil, fmt.Errorf("%s %s breaks a rule of its clients: %w", k.typ, outboundName, err)
-	}
-	value, err := marshal(msg)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s cannot be encoded: %w", k.typ, outboundName, err)
+		l, err := outboundListener(k.outbound)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s cannot be built: %w", k.typ, outboundName, err)
+		}
+		if value, err = checked(l); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", k.typ, outboundName, err)
+		}
 	}
 	sum := sha256.Sum256(value)
 	return frame(k.typ, outboundName, set.at, hex.EncodeToString(sum[:8]), value)
+}
+
+// checked encodes a message that keeps the field rules of clients.
+func checked(msg resourceMessage) ([]byte, error) {
+	if err := msg.ValidateAll(); err != nil {
+		return nil, fmt.Errorf("breaks a rule of its clients: %w", err)
+	}
+	return marshal(msg)
 }
 
 // outboundListener is the one Listener of a sidecar: what the application dials.
@@ -171,16 +175,46 @@ func outboundListener(at netip.AddrPort) (*listenerv3.Listener, error) {
 	}, nil
 }
 
+// Field numbers of envoy.config.route.v3.RouteConfiguration.
+const (
+	routesName = 1
+	routesHost = 2
+)
+
 // outboundRoutes has one virtual host per service and no catch-all: a name that
 // the caller may not see, or that nobody has, is 404 and reaches nobody else.
-func outboundRoutes(set []setMember) *routev3.RouteConfiguration {
-	rc := &routev3.RouteConfiguration{Name: outboundName}
+// The message is put together from the bytes of its virtual hosts, of which a
+// change of the set changes one.
+func (r *renderer) outboundRoutes(set []setMember) []byte {
+	var w wire
+	w.text(routesName, outboundName)
 	for _, m := range set {
-		if h := virtualHost(m); h != nil {
-			rc.VirtualHosts = append(rc.VirtualHosts, h)
+		if host := r.bytesOf(m.view).host(m, r.report); host != nil {
+			w = appendString(w, routesHost, host)
 		}
 	}
-	return rc
+	return w
+}
+
+// host returns the encoded virtual host of the view with the member's Clusters.
+// One that breaks a rule of clients is reported and left out: it must not cost
+// the others their routes.
+func (s *serviceBytes) host(m setMember, report func(typ, string, error)) []byte {
+	k := strings.Join(m.clusters, " ")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b, ok := s.hosts[k]; ok {
+		return b
+	}
+	var b []byte
+	if h := virtualHost(m); h != nil {
+		var err error
+		if b, err = checked(h); err != nil {
+			report(rds, h.Name, fmt.Errorf("virtual host %s: %w", h.Name, err))
+		}
+	}
+	s.hosts[k] = b
+	return b
 }
 
 // virtualHost answers to the host form and to every number whose Cluster may be

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -605,4 +606,47 @@ func BenchmarkResourceFromCache(b *testing.B) {
 	for b.Loop() {
 		r.resource(eds, v, n, rd)
 	}
+}
+
+func BenchmarkRoutesOf3000Services(b *testing.B) {
+	var ms []setMember
+	for i := range 3000 {
+		v := viewOf(1)
+		v.Name = views.Name{Namespace: "shop", Service: fmt.Sprintf("service-%d", i)}
+		ms = append(ms, setMember{view: v, clusters: (*renderer)(nil).clusterNames(v)})
+	}
+	set := serviceSet{members: func() []setMember { return ms }}
+	r := newTestRenderer(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := r.encodeComposite(compositeKey{typ: rds}, set); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Streams read views of different moments, from many goroutines, while newer
+// ones are published: each is answered with its own view's bytes.
+func TestRenderingFromManyGoroutines(t *testing.T) {
+	r := newTestRenderer(t)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for seq := range uint64(200) {
+				v := viewOf(seq+1, member(17), member(views.UID(18+g)))
+				rd := rendering{size: views.SizeClass(g % int(views.SizeClasses)), envoy: g%3 == 0}
+				if e := r.resource(eds, v, named("checkout.shop"), rd); e == nil || e.at != v.Endpoint {
+					t.Errorf("asked for the view at %s, answered %v", v.Endpoint, e)
+				}
+				set := serviceSet{key: seq % 5, members: func() []setMember { return []setMember{{view: v, clusters: r.clusterNames(v)}} }}
+				if e := r.composite(rds, set, rendering{envoy: true}); e == nil {
+					t.Error("no routes")
+				}
+				if seq%50 == 0 {
+					r.forget(checkout)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

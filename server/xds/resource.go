@@ -136,7 +136,8 @@ func parseVersion(s string) (at views.Version, render string, ok bool) {
 type renderConfig struct {
 	outbound netip.AddrPort // where Envoy's outbound listener binds
 	// refused is told of a resource that breaks a rule of its clients and is
-	// not sent: the last good bytes stay, or there is none. May be nil.
+	// not sent: the last good bytes stay, or there is none. It must not call the
+	// renderer. May be nil.
 	refused func(t typ, name string, reason error)
 }
 
@@ -170,7 +171,7 @@ type setMember struct {
 //		client that cannot be told a removal: no endpoint; towards Java one
 //		endpoint (the last of last, which may be nil, or 192.0.2.1:9) and a drop of 100 %
 //	(*renderer).forget(views.Name)
-//		drops what is kept of a service; to be called when it is deleted
+//		drops what is kept of a service; to be called when it is deleted or new
 //	(*renderer).clusterNames(v *views.View) []string
 //		the names of the service's Clusters, the default port's first
 //	(*renderer).composite(t typ, set serviceSet, rd rendering) *encoded
