@@ -66,7 +66,7 @@ var private = []struct {
 	what    string
 	pattern *regexp.Regexp
 }{
-	{"a home or work folder", regexp.MustCompile(`/(wo` + `rk|ro` + `ot|ho` + `me/[a-z]+|Us` + `ers/[a-z]+)/[A-Za-z0-9._-]`)},
+	{"a home or work folder", regexp.MustCompile(`(^|[^A-Za-z0-9._-])/(wo` + `rk|ro` + `ot|ho` + `me/[a-z]+|Us` + `ers/[a-z]+)/[A-Za-z0-9._-]`)},
 	{"a package registry's address", regexp.MustCompile(`(?i)(gop` + `roxy|gosum` + `db|index[-_]url|npm_config_reg` + `istry)["']?\s*[:=]\s*["']?https?://`)},
 	{"a package mirror's host", regexp.MustCompile(`(?i)\b(artif` + `actory|ne` + `xus|jf` + `rog)[a-z0-9-]*\.[a-z]`)},
 }
