@@ -19,16 +19,18 @@ type Mutation interface{ rank() int }
 
 // PutService creates or replaces a service row.
 type PutService struct {
-	Row  Service // Revision is ignored
-	Mode Mode
+	Row    Service // Revision is ignored
+	Mode   Mode
+	Expect uint64 // the revision that the caller saw; 0: whatever is held
 }
 
 // PutInstance creates an instance, or changes the one that it names: by
 // Row.UID, or, when that is zero, by (service, label). An address or identity
 // that differs from the held one makes a new instance under the same label.
 type PutInstance struct {
-	Row  Instance // Revision is ignored
-	Mode Mode
+	Row    Instance // Revision is ignored
+	Mode   Mode
+	Expect uint64 // the revision that the caller saw; 0: whatever is held
 	// Register marks a registration by the instance itself: without a uid it is
 	// always a new incarnation (a restart is a new instance), and it never
 	// takes the label of another identity.
@@ -48,26 +50,30 @@ type RemoveInstance struct {
 // DeleteService removes a service with all its instances, whoever owns them.
 // It may be planned and applied before anything is written.
 type DeleteService struct {
-	Name Name
-	By   string
+	Name   Name
+	By     string
+	Expect uint64 // the revision that the caller saw; 0: whatever is held
 }
 
 // PutContract creates or replaces a contract row.
 type PutContract struct {
-	Row  Contract
-	Mode Mode
+	Row    Contract
+	Mode   Mode
+	Expect uint64 // the revision that the caller saw; 0: whatever is held
 }
 
 // DeleteContract removes a contract that no service names.
 type DeleteContract struct {
-	Name Name
-	By   string
+	Name   Name
+	By     string
+	Expect uint64 // the revision that the caller saw; 0: whatever is held
 }
 
 // PutProfile creates or replaces a capability profile.
 type PutProfile struct {
-	Row  Profile
-	Mode Mode
+	Row    Profile
+	Mode   Mode
+	Expect uint64 // the revision that the caller saw; 0: whatever is held
 }
 
 // DeleteProfile removes a capability profile that nothing refers to.

@@ -20,6 +20,11 @@ func (b *batch) putService(m PutService, index int) (Outcome, error) {
 		return Outcome{}, err
 	}
 	if had {
+		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
+			return Outcome{}, err
+		}
+	}
+	if had {
 		row.Revision = old.Revision
 		if reflect.DeepEqual(old, &row) {
 			return Outcome{Revision: old.Revision}, nil
@@ -73,6 +78,11 @@ func (b *batch) deleteService(m DeleteService) (Outcome, error) {
 	}
 	if had && old.Source != m.By {
 		return Outcome{}, wrongSource(object, old.Source, m.By)
+	}
+	if had {
+		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
+			return Outcome{}, err
+		}
 	}
 	for _, i := range b.Instances(m.Name) {
 		b.drop(i, ServiceDeleted, 0)
@@ -139,6 +149,11 @@ func (b *batch) putContract(m PutContract, index int) (Outcome, error) {
 		return Outcome{}, err
 	}
 	if had {
+		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
+			return Outcome{}, err
+		}
+	}
+	if had {
 		row.Revision = old.Revision
 		if reflect.DeepEqual(old, &row) {
 			return Outcome{Revision: old.Revision}, nil
@@ -164,6 +179,11 @@ func (b *batch) deleteContract(m DeleteContract) (Outcome, error) {
 	if had && old.Source != m.By {
 		return Outcome{}, wrongSource(object, old.Source, m.By)
 	}
+	if had {
+		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
+			return Outcome{}, err
+		}
+	}
 	for _, n := range b.contractUsers.list(m.Name) {
 		if svc, ok := b.services.get(n); ok && svc.Contract != "" {
 			return Outcome{}, refuse(InUse, object, "service %s names it; change the service first", n)
@@ -187,6 +207,11 @@ func (b *batch) putProfile(m PutProfile, index int) (Outcome, error) {
 	}
 	if err := checkMode(m.Mode, had, object); err != nil {
 		return Outcome{}, err
+	}
+	if had {
+		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
+			return Outcome{}, err
+		}
 	}
 	if had {
 		row.Revision = old.Revision
@@ -226,6 +251,15 @@ func (b *batch) deleteProfile(m DeleteProfile) (Outcome, error) {
 
 func wrongSource(object, owner, by string) error {
 	return refuse(WrongSource, object, "the row belongs to source %q and %q may not change it; change it there", owner, by)
+}
+
+// checkSeen refuses a change that was made on another state of the row than
+// the one held: somebody else wrote in between.
+func checkSeen(seen, held uint64, object string) error {
+	if seen != 0 && seen != held {
+		return refuse(Conflict, object, "it is at revision %d and the change was made on %d; read it again and repeat the change", held, seen)
+	}
+	return nil
 }
 
 func checkMode(m Mode, had bool, object string) error {

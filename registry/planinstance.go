@@ -22,6 +22,11 @@ func (b *batch) putInstance(m PutInstance) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
+	if old != nil {
+		if err := checkSeen(m.Expect, old.Revision, "instance "+old.UID.String()); err != nil {
+			return Outcome{}, err
+		}
+	}
 	if old != nil && !m.Register && samePlace(old, &row) {
 		return b.updateInstance(old, row)
 	}

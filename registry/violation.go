@@ -59,11 +59,12 @@ const (
 	AddressHeld                     // a newer instance has proved the address
 	InUse                           // others refer to it
 	ServiceFull                     // MaxInstances of one service
+	Conflict                        // the row changed since the caller read it
 	DamagedRow                      // the stored row does not decode; put it again first
 )
 
 var reasonNames = [...]string{"", "not-found", "already-exists", "wrong-source", "label-taken",
-	"address-held", "in-use", "service-full", "damaged-row"}
+	"address-held", "in-use", "service-full", "conflict", "damaged-row"}
 
 // String is the reason's stable name.
 func (r Reason) String() string { return reasonNames[r] }
