@@ -24,12 +24,13 @@ func TestExpect(t *testing.T) {
 	ix.Apply(seed)
 	held, _ := ix.Service(n)
 	svc.Ports[0].Number = 8081
+	const stale = 1 << 40
 	for name, m := range map[string]registry.Mutation{
-		"service":         registry.PutService{Row: svc, Expect: held.Revision + 100},
-		"contract":        registry.PutContract{Row: registry.Contract{Name: n, Source: "api", GuardPercent: 60}, Expect: 1},
-		"profile":         registry.PutProfile{Row: registry.Profile{Namespace: "shop", Name: "p", Source: "api", External: true}, Expect: 1},
-		"delete service":  registry.DeleteService{Name: n, By: "api", Expect: 1},
-		"delete contract": registry.DeleteContract{Name: n, By: "api", Expect: 1},
+		"service":         registry.PutService{Row: svc, Expect: stale},
+		"contract":        registry.PutContract{Row: registry.Contract{Name: n, Source: "api", GuardPercent: 60}, Expect: stale},
+		"profile":         registry.PutProfile{Row: registry.Profile{Namespace: "shop", Name: "p", Source: "api", External: true}, Expect: stale},
+		"delete service":  registry.DeleteService{Name: n, By: "api", Expect: stale},
+		"delete contract": registry.DeleteContract{Name: n, By: "api", Expect: stale},
 	} {
 		o := ix.Begin()
 		_, err := o.Plan(m)
