@@ -1,0 +1,202 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+
+	"github.com/sightlinedev/sightline/health"
+	"github.com/sightlinedev/sightline/identity"
+	"github.com/sightlinedev/sightline/identity/authz"
+	healthv1 "github.com/sightlinedev/sightline/proto/sightline/health/v1"
+	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/server/status"
+)
+
+// selfStream is one stream of self-reports; owned by its handler.
+type selfStream struct {
+	service      *Service
+	who          identity.Principal
+	bound        []registry.UID // 0: an id that no sample counts for
+	dependencies []string
+	budget       *rate.Limiter
+	tally        *healthv1.Tally
+}
+
+// ReportSelf takes an instance's word about itself until the stream ends, and
+// answers with what became of the samples.
+func (s *Service) ReportSelf(conn grpc.ClientStreamingServer[healthv1.ReportSelfRequest, healthv1.ReportSelfResponse]) error {
+	who, leave, err := s.admit(conn.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	st := &selfStream{service: s, who: who, tally: &healthv1.Tally{},
+		budget: rate.NewLimiter(rate.Limit(s.cfg.Limits.Rate), s.cfg.Limits.Burst)}
+	for first := true; ; first = false {
+		frame, err := conn.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return conn.SendAndClose(&healthv1.ReportSelfResponse{Tally: st.tally})
+		case err != nil:
+			return err
+		}
+		if err := st.take(time.Now(), frame, first); err != nil {
+			return err
+		}
+	}
+}
+
+func (st *selfStream) take(now time.Time, frame *healthv1.ReportSelfRequest, first bool) error {
+	switch {
+	case frame.GetBind() != nil:
+		return st.bind(frame.GetBind())
+	case frame.GetBatch() == nil:
+		return status.Field(status.InvalidRequest, "frame", "oneof", "neither bind nor batch is given")
+	case first:
+		return status.Field(status.InvalidRequest, "frame", "bind-first", "the first frame of a stream must bind ids")
+	}
+	return st.batch(now, frame.GetBatch())
+}
+
+// bind appends ids. One that cannot be read is the reporter's fault and ends
+// the stream; one that it may not speak of stays bound to nothing.
+func (st *selfStream) bind(b *healthv1.SelfBind) error {
+	limit := st.service.cfg.Limits.Instances
+	if n := max(len(st.bound)+len(b.GetInstances()), len(st.dependencies)+len(b.GetDependencies())); n > limit {
+		return status.Limit("Reports.Instances", fmt.Sprintf("%d ids on one stream", limit))
+	}
+	told := false
+	for i, text := range b.GetInstances() {
+		uid, err := registry.ParseUID(text)
+		if err != nil {
+			return status.Field(status.InvalidField, fmt.Sprintf("bind.instances[%d]", i), "uid", err.Error())
+		}
+		d := st.attribute(uid)
+		if !d.Allowed {
+			uid = 0
+			if tell := st.service.cfg.Events.Unattributed; tell != nil && !told {
+				told = true
+				tell(st.who, d.Rule)
+			}
+		}
+		st.bound = append(st.bound, uid)
+	}
+	st.dependencies = append(st.dependencies, b.GetDependencies()...)
+	return nil
+}
+
+func (st *selfStream) attribute(uid registry.UID) authz.Decision {
+	i, ok := st.service.cfg.Lookup(uid)
+	if !ok {
+		return authz.Decision{Rule: "the instance is not known"}
+	}
+	return authz.CanReport(st.who, i.Identity)
+}
+
+// batch turns one batch into samples for the shards.
+func (st *selfStream) batch(now time.Time, b *healthv1.SelfBatch) error {
+	if err := checkBatch(b); err != nil {
+		return err
+	}
+	const class = registry.ClassSelf
+	age := b.GetAge().AsDuration()
+	if age > staleAfter {
+		st.service.count(st.tally, class, Stale, len(b.GetInstance()))
+		return nil
+	}
+	degraded, err := st.degraded(b)
+	if err != nil {
+		return err
+	}
+	full := !st.budget.AllowN(now, 1)
+	var unattributed, limited int
+	byService := make(map[registry.Name][]health.Sample)
+	for i, at := range b.GetInstance() {
+		row, ok := st.row(at)
+		if !ok {
+			unattributed++
+			continue
+		}
+		sample := health.Sample{UID: row.UID, Class: class, At: now.Add(-age),
+			Status: selfStatus(b.GetStatus()[i]), Degraded: degraded[at]}
+		if full && !sample.Urgent() {
+			limited++
+			continue
+		}
+		byService[row.Service] = append(byService[row.Service], sample)
+	}
+	st.service.count(st.tally, class, Unattributed, unattributed)
+	st.service.count(st.tally, class, Limited, limited)
+	for name, samples := range byService {
+		st.service.cfg.Submit(name, samples)
+		st.service.count(st.tally, class, Accepted, len(samples))
+	}
+	return nil
+}
+
+// row finds the instance at a bound position, if it still lives: a late word
+// about an id that is gone has no effect.
+func (st *selfStream) row(at uint32) (*registry.Instance, bool) {
+	if int(at) >= len(st.bound) || st.bound[at] == 0 {
+		return nil, false
+	}
+	return st.service.cfg.Lookup(st.bound[at])
+}
+
+func checkBatch(b *healthv1.SelfBatch) error {
+	switch {
+	case len(b.GetInstance()) != len(b.GetStatus()):
+		return status.Field(status.InvalidRequest, "batch.status", "equal-lengths",
+			fmt.Sprintf("%d instances and %d statuses", len(b.GetInstance()), len(b.GetStatus())))
+	case len(b.GetDegradedInstance()) != len(b.GetDegradedDependency()):
+		return status.Field(status.InvalidRequest, "batch.degraded_dependency", "equal-lengths",
+			fmt.Sprintf("%d instances and %d dependencies", len(b.GetDegradedInstance()), len(b.GetDegradedDependency())))
+	case b.GetAge() != nil && (b.GetAge().CheckValid() != nil || b.GetAge().AsDuration() < 0):
+		return status.Field(status.InvalidField, "batch.age", "duration", "an age is zero or more")
+	}
+	for i, s := range b.GetStatus() {
+		if selfStatus(s) == health.NoStatus {
+			return status.Field(status.InvalidField, fmt.Sprintf("batch.status[%d]", i), "known-status", "not one of SERVING, NOT_SERVING, DRAINING")
+		}
+	}
+	return nil
+}
+
+// degraded gathers the names of the degraded dependencies by position of the instance.
+func (st *selfStream) degraded(b *healthv1.SelfBatch) (map[uint32][]string, error) {
+	if len(b.GetDegradedInstance()) == 0 {
+		return nil, nil
+	}
+	names := make(map[uint32][]string)
+	for i, at := range b.GetDegradedInstance() {
+		dep := b.GetDegradedDependency()[i]
+		if int(dep) >= len(st.dependencies) {
+			return nil, status.Field(status.InvalidField, fmt.Sprintf("batch.degraded_dependency[%d]", i), "bound",
+				fmt.Sprintf("position %d, and %d dependencies are bound", dep, len(st.dependencies)))
+		}
+		names[at] = append(names[at], st.dependencies[dep])
+	}
+	for at, list := range names {
+		slices.Sort(list)
+		names[at] = slices.Compact(list)
+	}
+	return names, nil
+}
+
+func selfStatus(s healthv1.SelfStatus) health.SelfStatus {
+	switch s {
+	case healthv1.SelfStatus_SELF_STATUS_SERVING:
+		return health.Serving
+	case healthv1.SelfStatus_SELF_STATUS_NOT_SERVING:
+		return health.NotServing
+	case healthv1.SelfStatus_SELF_STATUS_DRAINING:
+		return health.Draining
+	}
+	return health.NoStatus
+}
