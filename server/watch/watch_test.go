@@ -1,0 +1,616 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/sightlinedev/sightline/identity"
+	"github.com/sightlinedev/sightline/identity/authz"
+	"github.com/sightlinedev/sightline/identity/svid"
+	viewv1 "github.com/sightlinedev/sightline/proto/sightline/view/v1"
+	"github.com/sightlinedev/sightline/server/status"
+	"github.com/sightlinedev/sightline/views"
+	"github.com/sightlinedev/sightline/views/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// region is a Publisher with a Feed behind it, over bufconn. It lives in a
+// synctest bubble: synctest.Wait is the moment at which nothing moves any more.
+type region struct {
+	t      *testing.T
+	p      *views.Publisher
+	feed   *Feed
+	lis    *bufconn.Listener
+	policy atomic.Pointer[authz.Policy]
+	events []string
+}
+
+// callerKey carries the caller's identity in these tests, in place of mTLS.
+const callerKey = "test-caller"
+
+func newRegion(t *testing.T, change func(*Config)) *region {
+	r := &region{t: t, p: views.NewPublisher(views.PublisherConfig{Epoch: 7}), lis: bufconn.Listen(1 << 10)}
+	r.policy.Store(&authz.Policy{TrustDomain: "example.org", Default: authz.WholeTrustDomain})
+	r.p.Complete()
+	c := Config{Snapshot: r.p.Snapshot, Since: r.p.Since, Policy: r.policy.Load, Region: "local", StallAfter: 30 * time.Second, StallRate: 16 << 10}
+	if change != nil {
+		change(&c)
+	}
+	r.feed = New(c)
+	srv := grpc.NewServer(grpc.StreamInterceptor(func(s any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		md, _ := metadata.FromIncomingContext(ss.Context())
+		if len(md.Get(callerKey)) == 0 {
+			return next(s, ss)
+		}
+		who := identity.Principal{ID: identity.MustParse(md.Get(callerKey)[0]), Addr: netip.MustParseAddr("127.0.0.1")}
+		return next(s, &asCaller{ss, svid.WithPrincipal(ss.Context(), who)})
+	}))
+	viewv1.RegisterViewServiceServer(srv, r.feed)
+	go srv.Serve(r.lis)
+	t.Cleanup(func() { r.feed.Close(); srv.Stop() })
+	return r
+}
+
+type asCaller struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *asCaller) Context() context.Context { return s.ctx }
+
+// publish gives a service n members, tells the Feed, and returns the version.
+func (r *region) publish(service string, members int) views.Version {
+	pub := r.swap(service, members)
+	r.feed.Publish(pub)
+	return pub.Version
+}
+
+// swap publishes without telling the Feed.
+func (r *region) swap(service string, members int) views.Publication {
+	n := views.Name{Namespace: "shop", Service: service}
+	c := views.Candidate{Name: n}
+	if members >= 0 {
+		v := &views.View{Name: n, ListedCount: members, Ports: []views.Port{{Name: "grpc", Number: 8080}}}
+		for uid := range members {
+			v.Members = append(v.Members, &views.Member{UID: views.UID(uid + 1), Endpoint: views.Endpoint{Host: "h"}, BaseWeight: 100,
+				Weight: 100, Listed: true, Capability: strings.Repeat("c", 100)})
+		}
+		v.EndpointHash, v.ConfigHash = views.HashEndpoint(v), views.HashConfig(v)
+		c.View = v
+	}
+	if held := r.p.Snapshot().Get(n); held != nil {
+		c.Base = held.Version()
+	}
+	now := time.Now()
+	res := r.p.Publish(now, c)
+	for res.Outcome == views.Deferred {
+		now = res.Until
+		res = r.p.Publish(now, c)
+	}
+	if res.Outcome != views.Published {
+		r.t.Fatalf("publish %s: %+v", service, res)
+	}
+	return res.Publication
+}
+
+// client is one Watch stream and what a mirror makes of it.
+type client struct {
+	t      *testing.T
+	stream grpc.BidiStreamingClient[viewv1.WatchRequest, viewv1.WatchResponse]
+	cancel context.CancelFunc
+	log    []string // one word per event, since last taken
+	held   map[views.Name]*views.View
+	token  string
+	err    error
+	done   chan struct{}
+}
+
+func (r *region) dial(t *testing.T) *grpc.ClientConn {
+	conn, err := grpc.NewClient("passthrough:///buf", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.lis.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+const cart = "spiffe://example.org/ns/shop/sa/cart"
+
+// open starts a stream whose client reads all the time.
+func (r *region) open(who string, f *viewv1.Filter) *client {
+	c := r.openMute(who)
+	if f != nil {
+		c.want(f)
+	}
+	go c.follow()
+	synctest.Wait()
+	return c
+}
+
+// openMute starts a stream whose client reads nothing.
+func (r *region) openMute(who string) *client {
+	ctx, cancel := context.WithCancel(context.Background())
+	if who != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, callerKey, who)
+	}
+	stream, err := viewv1.NewViewServiceClient(r.dial(r.t)).Watch(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	c := &client{t: r.t, stream: stream, cancel: cancel, held: map[views.Name]*views.View{}, done: make(chan struct{})}
+	r.t.Cleanup(cancel)
+	return c
+}
+
+func (c *client) want(f *viewv1.Filter) {
+	c.send(&viewv1.WatchRequest{Frame: &viewv1.WatchRequest_Filter{Filter: f}})
+}
+
+func (c *client) send(m *viewv1.WatchRequest) {
+	if err := c.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
+		c.t.Error(err)
+	}
+}
+
+func (c *client) follow() {
+	defer close(c.done)
+	for {
+		m, err := c.stream.Recv()
+		if err != nil {
+			c.err = err
+			return
+		}
+		c.take(m)
+	}
+}
+
+// take applies an event as a mirror does.
+func (c *client) take(m *viewv1.WatchResponse) {
+	switch e := m.GetEvent().(type) {
+	case *viewv1.WatchResponse_View:
+		v, err := wire.ParseView(e.View)
+		c.hold("", v, err)
+	case *viewv1.WatchResponse_Delta:
+		n, err := views.ParseName(e.Delta.GetView().GetNamespace() + "/" + e.Delta.GetView().GetName())
+		if err != nil {
+			c.t.Error(err)
+		}
+		v, err := wire.ParseDelta(e.Delta, c.held[n])
+		c.hold("~", v, err)
+	case *viewv1.WatchResponse_Removed:
+		n, at, err := wire.ParseRemoved(e.Removed)
+		if err != nil || at.IsZero() {
+			c.t.Error(err, at)
+		}
+		delete(c.held, n)
+		c.log = append(c.log, "-"+n.Service)
+	case *viewv1.WatchResponse_Bookmark:
+		c.token = e.Bookmark.GetVersion()
+		word := "@" + c.token
+		if e.Bookmark.GetFilterId() == narrow {
+			c.token = "" // worth nothing for a wider filter
+		}
+		if e.Bookmark.GetSnapshotComplete() {
+			word += fmt.Sprintf(" complete %d", e.Bookmark.GetFilterId())
+		}
+		c.log = append(c.log, word)
+	case *viewv1.WatchResponse_Resync:
+		c.log = append(c.log, "resync")
+	}
+}
+
+// narrow is the filter id of those that cover less than what came before.
+const narrow = 77
+
+// holds names what the client holds, as a filter does.
+func (c *client) holds() (out []*viewv1.Held) {
+	for n, v := range c.held {
+		out = append(out, &viewv1.Held{Service: n.String(), EndpointVersion: v.Endpoint.String(), ConfigVersion: v.Config.String()})
+	}
+	return out
+}
+
+func (c *client) hold(mark string, v *views.View, err error) {
+	if err != nil {
+		c.t.Error(err)
+		return
+	}
+	if old := c.held[v.Name]; old != nil && (v.Endpoint.Less(old.Endpoint) || v.Config.Less(old.Config)) {
+		c.t.Errorf("%v went from %v to %v", v.Name, old.Version(), v.Version())
+	}
+	if views.HashEndpoint(v) != v.EndpointHash || views.HashConfig(v) != v.ConfigHash {
+		c.t.Errorf("%v at %v has other contents than published", v.Name, v.Version())
+	}
+	c.held[v.Name] = v
+	c.log = append(c.log, mark+v.Name.Service)
+}
+
+// saw waits until nothing moves and compares what came since the last call.
+func (c *client) saw(want ...string) {
+	c.t.Helper()
+	synctest.Wait()
+	got := c.log
+	c.log = nil
+	if !slices.Equal(got, want) {
+		c.t.Errorf("saw  %q\nwant %q", got, want)
+	}
+}
+
+// failed waits for the stream's end and compares its status.
+func (c *client) failed(code codes.Code, sl status.Code) {
+	c.t.Helper()
+	<-c.done
+	if got, _ := status.CodeOf(c.err); grpcstatus.Code(c.err) != code || got != sl {
+		c.t.Errorf("ended with %v (%v), want %v (%v)", c.err, got, code, sl)
+	}
+}
+
+func filterOf(services ...string) *viewv1.Filter {
+	f := &viewv1.Filter{FilterId: 1}
+	for _, s := range services {
+		f.Services = append(f.Services, "shop/"+s)
+	}
+	return f
+}
+
+func TestWatchFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, nil)
+		r.publish("a", 1)
+		r.publish("b", 1)
+		one, all := r.open(cart, filterOf("a", "nothing")), r.open(cart, &viewv1.Filter{FilterId: 9})
+		one.saw("a", "@7.2 complete 1")
+		all.saw("a", "b", "@7.2 complete 9")
+		r.publish("a", 2)
+		one.saw("a", "@7.3")
+		all.saw("a", "@7.3")
+		r.publish("b", 2)
+		one.saw()
+		all.saw("b", "@7.4")
+		r.publish("nothing", 0)
+		one.saw("nothing", "@7.5")
+		all.saw("nothing", "@7.5")
+		r.publish("a", -1)
+		one.saw("-a", "@7.6")
+		all.saw("-a", "@7.6")
+		r.publish("b", 3)
+		time.Sleep(bookmarkEvery)
+		one.saw("@7.7") // nothing of its own, and still how far the region has come
+		all.saw("b", "@7.7")
+	})
+}
+
+func TestFilterChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, nil)
+		for _, s := range []string{"a", "b", "c"} {
+			r.publish(s, 1)
+		}
+		c := r.open(cart, filterOf("a", "b"))
+		c.saw("a", "b", "@7.3 complete 1")
+		f := filterOf("b", "c")
+		f.FilterId = 2
+		c.want(f)
+		c.saw("-a", "c", "@7.3 complete 2")
+		r.publish("a", 5)
+		c.saw()
+		c.want(&viewv1.Filter{FilterId: 3})
+		c.saw("a", "@7.4 complete 3")
+		if got := r.feed.Watchers(); len(got) != 1 || !got[0].All || got[0].Who.ID.String() != cart || got[0].Sent.Seq != 4 {
+			t.Errorf("watchers %+v", got)
+		}
+		c.send(&viewv1.WatchRequest{Frame: &viewv1.WatchRequest_Applied{Applied: "7.4"}})
+		synctest.Wait()
+		if got := r.feed.Watchers()[0].Applied; got != (views.Version{Epoch: 7, Seq: 4}) {
+			t.Errorf("applied %v", got)
+		}
+		c.cancel()
+		synctest.Wait()
+		if got := r.feed.Watchers(); len(got) != 0 || len(r.feed.byName)+len(r.feed.wild)+len(r.feed.sources) != 0 {
+			t.Errorf("left behind: %+v", got)
+		}
+	})
+}
+
+func TestDeltas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, nil)
+		r.publish("a", 20)
+		f := filterOf("a")
+		f.AcceptDeltas = true
+		c := r.open(cart, f)
+		c.saw("a", "@7.1 complete 1")
+		r.publish("a", 21)
+		c.saw("~a", "@7.2")
+		r.publish("a", 2) // more goes than stays: whole
+		c.saw("a", "@7.3")
+	})
+}
+
+func TestResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, nil)
+		for _, s := range []string{"a", "b", "c"} {
+			r.publish(s, 1)
+		}
+		c := r.open(cart, &viewv1.Filter{})
+		c.saw("a", "b", "c", "@7.3 complete 0")
+		c.cancel()
+		r.publish("b", 2)
+		r.publish("c", -1)
+		r.publish("d", 1)
+		// By token: only what changed since.
+		again := r.open(cart, &viewv1.Filter{ResumeFrom: c.token})
+		again.saw("-c", "b", "d", "@7.6 complete 0")
+		r.publish("a", 2)
+		again.saw("a", "@7.7")
+		// A token that tells nothing here: everything, after a resync.
+		for _, token := range []string{"6.3", "7.99", "9.1"} {
+			r.open(cart, &viewv1.Filter{ResumeFrom: token}).saw("resync", "a", "b", "d", "@7.7 complete 0")
+		}
+		// By what is held: the same is left out, what is gone is removed.
+		held := []*viewv1.Held{
+			{Service: "shop/a", EndpointVersion: "7.7", ConfigVersion: "7.1"},
+			{Service: "shop/b", EndpointVersion: "7.2", ConfigVersion: "7.2"},
+			{Service: "shop/c", EndpointVersion: "7.3", ConfigVersion: "7.3"},
+		}
+		r.open(cart, &viewv1.Filter{Held: held, ResumeFrom: "6.1"}).saw("b", "-c", "d", "@7.7 complete 0")
+		// With another policy a token is worth nothing.
+		last := again.token
+		r.policy.Store(&authz.Policy{TrustDomain: "example.org", Default: authz.WholeTrustDomain, Generation: 2})
+		r.feed.PolicyChanged()
+		r.open(cart, &viewv1.Filter{ResumeFrom: last}).saw("resync", "a", "b", "d", "@7.7 complete 0")
+	})
+}
+
+func TestScope(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var refused []string
+		r := newRegion(t, func(c *Config) {
+			c.Events.Refused = func(_ identity.Principal, n views.Name, _ string) { refused = append(refused, n.String()) }
+		})
+		r.publish("a", 1)
+		r.publish("b", 1)
+		const stranger = "spiffe://example.org/ns/bank/sa/teller"
+		all, named := r.open(stranger, &viewv1.Filter{}), r.open(stranger, filterOf("a", "ghost"))
+		all.saw("a", "b", "@7.2 complete 0")
+		named.saw("a", "@7.2 complete 1")
+		// The policy is replaced: what was seen is taken away, without a publication.
+		only := func(service string) *authz.Policy {
+			return &authz.Policy{TrustDomain: "example.org", Grants: []authz.Grant{{
+				Caller: identity.Pattern{Kind: identity.AnyCaller}, Callee: authz.Callee{Namespace: "shop", Name: service}}}}
+		}
+		r.policy.Store(only("b"))
+		r.feed.PolicyChanged()
+		all.saw("-a")
+		named.saw("-a")
+		r.publish("a", 2)
+		all.saw("@7.3")
+		named.saw("@7.3") // nothing of it, as for a name that does not exist
+		if !slices.Contains(refused, "shop/a") || slices.Contains(refused, "shop/ghost") {
+			t.Errorf("refused %q", refused)
+		}
+		r.policy.Store(only("a"))
+		r.feed.PolicyChanged()
+		all.saw("-b", "a")
+		named.saw("a")
+	})
+}
+
+// TestStuckReader: a client that does not read is ended, and nobody else waits
+// for it.
+func TestStuckReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, nil)
+		r.publish("big", 2000) // beyond any window
+		stuck := r.openMute(cart)
+		stuck.want(&viewv1.Filter{})
+		synctest.Wait()
+		other := r.open(cart, filterOf("small"))
+		other.saw("@7.1 complete 1")
+		start := time.Now()
+		for n := range 50 {
+			r.publish("small", n)
+			other.saw("small", fmt.Sprintf("@7.%d", n+2))
+		}
+		if took := time.Since(start); took > 0 {
+			t.Errorf("the others waited %v", took)
+		}
+		go stuck.follow2()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got := r.feed.Watchers(); len(got) != 1 {
+			t.Errorf("%d streams are left, want the other's", len(got))
+		}
+	})
+}
+
+// follow2 waits for the end of the stream without reading a message.
+func (c *client) follow2() { <-c.stream.Context().Done() }
+
+// TestWithdrawalsFirst: what is withdrawn while a large answer is under way goes
+// ahead of what is still to be sent.
+func TestWithdrawalsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, nil)
+		for n := range 30 {
+			r.publish(fmt.Sprintf("s%02d", n), 100)
+		}
+		c := r.openMute(cart)
+		c.want(&viewv1.Filter{})
+		synctest.Wait() // stuck in the middle of the answer
+		r.publish("s00", 10)
+		r.publish("s29", 10)
+		r.publish("s28", 120)
+		go c.follow()
+		synctest.Wait()
+		first, last := slices.Index(c.log, "s29"), slices.Index(c.log, "s28")
+		again := slices.Index(c.log[1:], "s00") + 1
+		if c.log[0] != "s00" || first > 20 || again > 20 || last < 25 {
+			t.Errorf("order: %q", c.log)
+		}
+		if !slices.Equal(c.log[len(c.log)-1:], []string{"@7.33"}) {
+			t.Errorf("last: %q", c.log[len(c.log)-2:])
+		}
+		if d := views.Verify(r.p.Snapshot(), c.held); len(d) > 0 {
+			t.Errorf("holds something else: %+v", d)
+		}
+	})
+}
+
+// TestCompleteThrough: a bookmark covers what was published before it, also
+// where the Feed is told later, in another order.
+func TestCompleteThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, nil)
+		c := r.open(cart, &viewv1.Filter{})
+		c.saw("@7.0 complete 0")
+		first, second := r.swap("a", 1), r.swap("b", 1)
+		r.feed.Publish(second)
+		c.saw("a", "b", "@7.2")
+		r.feed.Publish(first)
+		c.saw()
+	})
+}
+
+// TestRingLeftBehind: a stream that was stuck for longer than the ring reaches
+// compares everything.
+func TestRingLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		forget := false
+		r := newRegion(t, func(c *Config) {
+			since := c.Since
+			c.Since = func(v views.Version) ([]views.Change, views.Version, bool) {
+				changes, through, ok := since(v)
+				if forget {
+					return nil, through, false
+				}
+				return changes, through, ok
+			}
+		})
+		r.publish("a", 1)
+		r.publish("b", 1)
+		c := r.open(cart, &viewv1.Filter{})
+		c.saw("a", "b", "@7.2 complete 0")
+		r.swap("a", -1)
+		r.swap("b", 2)
+		r.swap("c", 1)
+		forget = true
+		r.feed.Publish(r.swap("d", 1))
+		c.saw("-a", "b", "c", "d", "@7.6")
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, func(c *Config) { c.MaxFilter, c.StreamsPerSource = 2, 2 })
+		r.open("", filterOf("a")).failed(codes.Unauthenticated, status.NoIdentity)
+		r.open(cart, filterOf("a", "b", "c")).failed(codes.ResourceExhausted, status.LimitExceeded)
+		r.open(cart, filterOf("UPPER")).failed(codes.InvalidArgument, status.InvalidField)
+		r.open(cart, &viewv1.Filter{ResumeFrom: "x"}).failed(codes.InvalidArgument, status.InvalidField)
+		r.open(cart, &viewv1.Filter{Held: []*viewv1.Held{{Service: "shop/a"}}}).failed(codes.InvalidArgument, status.InvalidField)
+		early := r.open(cart, nil)
+		early.send(&viewv1.WatchRequest{Frame: &viewv1.WatchRequest_Applied{Applied: "7.1"}})
+		early.failed(codes.InvalidArgument, status.InvalidRequest)
+		silent := r.open(cart, nil)
+		silent.send(&viewv1.WatchRequest{})
+		silent.failed(codes.InvalidArgument, status.InvalidRequest)
+
+		one, two := r.open(cart, filterOf("a")), r.open(cart, filterOf("a"))
+		r.open(cart, filterOf("a")).failed(codes.ResourceExhausted, status.LimitExceeded)
+		other := r.open("spiffe://example.org/ns/shop/sa/other", filterOf("a"))
+		other.saw("@7.0 complete 1")
+		if err := one.stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		one.failed(codes.Unknown, 0) // io.EOF: the stream ended well
+		if !errors.Is(one.err, io.EOF) {
+			t.Errorf("ended with %v", one.err)
+		}
+		r.open(cart, filterOf("a")).saw("@7.0 complete 1")
+		r.feed.Close()
+		two.failed(codes.Unavailable, status.Stopping)
+		r.open(cart, filterOf("a")).failed(codes.Unavailable, status.Stopping)
+		r.feed.Close()
+	})
+}
+
+func TestNotComplete(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, func(c *Config) { c.Snapshot = func() *views.Snapshot { return views.NewSnapshot(false) } })
+		r.open(cart, filterOf("a")).failed(codes.Unavailable, status.ViewsLoading)
+	})
+}
+
+// TestConvergence: clients of every kind that come, go, resume and change their
+// filters hold what the Snapshot says, whenever nothing moves.
+func TestConvergence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, nil)
+		seed := uint32(1)
+		roll := func(n int) int { seed = seed*1664525 + 1013904223; return int(seed>>8) % n }
+		clients := []*client{r.open(cart, &viewv1.Filter{}), r.open(cart, &viewv1.Filter{AcceptDeltas: true})}
+		for step := range 400 {
+			switch roll(10) {
+			case 0:
+				i := roll(len(clients))
+				old := clients[i]
+				old.cancel()
+				<-old.done
+				f := &viewv1.Filter{ResumeFrom: old.token, AcceptDeltas: roll(2) == 0}
+				if old.token == "" || roll(2) == 0 {
+					f.ResumeFrom, f.Held = "", old.holds()
+				}
+				next := r.openMute(cart)
+				next.held, next.token = old.held, old.token
+				next.want(f)
+				go next.follow()
+				clients[i] = next
+			case 1:
+				c := clients[roll(len(clients))]
+				f := filterOf("s1", "s2")
+				f.FilterId = narrow
+				c.want(f)
+				c.want(&viewv1.Filter{AcceptDeltas: roll(2) == 0})
+				synctest.Wait() // who narrows a filter has no token until it is answered
+			default:
+				name := fmt.Sprintf("s%d", roll(8))
+				members := step%50 + 1
+				if roll(6) == 0 && r.p.Snapshot().Get(views.Name{Namespace: "shop", Service: name}) != nil {
+					members = -1
+				}
+				r.publish(name, members)
+			}
+			if roll(4) > 0 {
+				continue
+			}
+			synctest.Wait()
+			for i, c := range clients {
+				if d := views.Verify(r.p.Snapshot(), c.held); len(d) > 0 {
+					t.Fatalf("step %d, client %d: %v %s; saw %q", step, i, d[0].Name, d[0].Reason, c.log)
+				}
+				c.log = nil
+			}
+		}
+	})
+}
