@@ -200,7 +200,7 @@ func (e *Evaluator) Observe(now time.Time, batch []Sample) (touched []registry.U
 		if s.At.After(now) {
 			s.At = now
 		}
-		i.self.hear(&s)
+		i.self.hear(&s, i.quietFrom)
 		if i.batch != e.batch {
 			i.batch = e.batch
 			touched = append(touched, s.UID)

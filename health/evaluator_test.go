@@ -55,7 +55,9 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 			c.Instances = rapid.Permutation(c.Instances).Draw(rt, "rows")
 			b.Apply(now, c)
 		}
-		feed(fleet(n, 5*time.Second, supplies))
+		c := fleet(n, 5*time.Second, supplies)
+		c.Contract.ReturnHold = 2 * time.Second
+		feed(c)
 		for range rapid.IntRange(5, 60).Draw(rt, "ticks") {
 			now = now.Add(time.Duration(rapid.IntRange(1, 12).Draw(rt, "quarters")) * tick)
 			var uids []registry.UID
@@ -66,7 +68,7 @@ func TestOrderOfInputDoesNotMatter(t *testing.T) {
 				}
 				for range rapid.IntRange(0, 2).Draw(rt, "reports") {
 					age := time.Duration(rapid.IntRange(0, 3000).Draw(rt, "age")) * time.Millisecond
-					s := SelfStatus(rapid.IntRange(1, 3).Draw(rt, "status"))
+					s := rapid.SampledFrom([]SelfStatus{Serving, Serving, Serving, Draining, NotServing}).Draw(rt, "status")
 					samples = append(samples, selfSample(uid, s, now.Add(-age)))
 				}
 			}
@@ -233,6 +235,63 @@ func TestObserveNamesTheTouchedAndRefusesTheImpossible(t *testing.T) {
 	e.Judge(now)
 	if v := verdictOf(t, e, 3); v.State == Ineligible {
 		t.Errorf("an impossible report took i3 out: %+v", v)
+	}
+}
+
+// A word that arrives late still interrupts the run of SERVING that it belongs
+// into, and one that lies before it does not.
+func TestLateWordInterruptsTheHold(t *testing.T) {
+	for _, tt := range []struct {
+		late time.Duration // when it was said
+		want time.Duration // when the instance returns
+	}{{500 * time.Millisecond, 16 * time.Second}, {3500 * time.Millisecond, 19 * time.Second}} {
+		e := New(scenarioName, epoch, Memory{})
+		e.Apply(epoch, fleet(2, 0, registry.ClassSet(0).With(registry.ClassSelf)))
+		e.Judge(epoch)
+		e.Observe(epoch, []Sample{selfSample(1, Serving, epoch)})
+		e.Judge(epoch)
+		e.Observe(epoch, []Sample{selfSample(1, NotServing, epoch)})
+		var back time.Duration
+		for s := range 30 {
+			now := epoch.Add(time.Duration(s) * time.Second)
+			if s > 0 {
+				e.Observe(now, []Sample{selfSample(1, Serving, now)})
+			}
+			if s == 4 {
+				e.Observe(now, []Sample{selfSample(1, NotServing, epoch.Add(tt.late))})
+			}
+			e.Judge(now)
+			if back == 0 && verdictOf(t, e, 1).State == Eligible {
+				back = now.Sub(epoch)
+			}
+		}
+		if back != tt.want {
+			t.Errorf("NOT_SERVING of %s heard at 4s: back at %s, want %s", tt.late, back, tt.want)
+		}
+	}
+}
+
+// A clock that is a little ahead gives an instance no longer freshness.
+func TestReportFromTheNearFutureIsOfNow(t *testing.T) {
+	e := New(scenarioName, epoch, Memory{})
+	e.Apply(epoch, fleet(1, 0, registry.ClassSet(0).With(registry.ClassSelf)))
+	e.Observe(epoch, []Sample{selfSample(1, Serving, epoch.Add(900*time.Millisecond))})
+	if o := e.Judge(epoch); !o.Next.Equal(epoch.Add(6 * time.Second)) {
+		t.Errorf("silent from %s, want 6s", o.Next.Sub(epoch))
+	}
+}
+
+// Where a probe comes once a minute, 30 s without one are no silence yet.
+func TestSilenceAdmitsNobodyWhoIsNotSilent(t *testing.T) {
+	e := New(scenarioName, epoch, Memory{})
+	c := fleet(1, 0, registry.ClassSet(0).With(registry.ClassProbe))
+	c.Contract.Probe = registry.Probe{Interval: time.Minute, Timeout: time.Second}
+	e.Apply(epoch, c)
+	for s := range 200 {
+		e.Judge(epoch.Add(time.Duration(s) * time.Second))
+		if v := verdictOf(t, e, 1); v.Member != (s >= 181) || v.State != Unknown {
+			t.Fatalf("after %d s: %+v", s, v)
+		}
 	}
 }
 

@@ -26,9 +26,7 @@ type lease struct {
 	resumed     time.Time // first renewal after that verdict
 	// suspectSince is set while the lapse is one of too many (suspects.go).
 	suspectSince time.Time
-	// stood: the lapse was suspect, and the rest renewed through two more terms.
-	stood bool
-	floor time.Time // no ageing out before: a full term after own start or gap
+	floor        time.Time // no ageing out before: a full term after own start or gap
 }
 
 // grace is how long after the end of its term a lease is judged, so that a
@@ -72,7 +70,7 @@ func (l *lease) step(now time.Time, term time.Duration) bool {
 		return first
 	}
 	if l.ended {
-		l.ended, l.stood, l.suspectSince = false, false, time.Time{}
+		l.ended, l.suspectSince = false, time.Time{}
 		l.steadySince = laterOf(l.renewed, l.granted)
 	}
 	if !l.lapsedAt.IsZero() && l.resumed.IsZero() && l.renewed.After(l.lapsedAt) && l.renewed.After(l.granted) {
@@ -86,9 +84,7 @@ func (l *lease) lapse(now time.Time, term time.Duration) {
 	if l.lapsedAt.Before(l.ends(term)) {
 		l.lapsedAt = now
 	}
-	if l.suspect() {
-		l.suspectSince, l.stood = time.Time{}, true
-	}
+	l.suspectSince = time.Time{}
 }
 
 // forgive takes a lapse back at once, without hold.

@@ -109,6 +109,7 @@ func (s *scenario) command(f []string) error {
 			s.run(d)
 		} else {
 			s.now = s.now.Add(d)
+			s.skip()
 			s.e.Gap(s.now)
 			s.judge()
 		}
@@ -303,13 +304,18 @@ func (s *scenario) restart(f []string) error {
 		c.Instances = append(c.Instances, ic)
 	}
 	s.e.Load(c)
+	s.skip()
+	s.judge()
+	return nil
+}
+
+// skip loses what was sent while nobody listened.
+func (s *scenario) skip() {
 	for _, a := range s.activities {
 		for a.next.Before(s.now) {
 			a.next = a.next.Add(a.every)
 		}
 	}
-	s.judge()
-	return nil
 }
 
 func (s *scenario) judge() {

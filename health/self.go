@@ -50,8 +50,9 @@ func (w *selfWord) draining() bool {
 }
 
 // hear records one report. Reports may come late: the newest still speaks, and
-// a late word against the instance only shortens a run of SERVING.
-func (w *selfWord) hear(s *Sample) {
+// a late word against the instance only shortens a run of SERVING. No run is
+// counted from before quietFrom: nobody saw whether it was unbroken.
+func (w *selfWord) hear(s *Sample, quietFrom time.Time) {
 	heard := word{s.At, s.Status}
 	switch s.Status {
 	case Serving:
@@ -69,7 +70,7 @@ func (w *selfWord) hear(s *Sample) {
 	case s.Status != Serving:
 		w.servingSince = time.Time{}
 	case w.servingSince.IsZero() || s.At.Sub(w.newest.at) > w.silence():
-		w.servingSince = s.At
+		w.servingSince = laterOf(s.At, quietFrom)
 	}
 	w.newest = heard
 	w.interval = s.Interval

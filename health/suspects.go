@@ -18,7 +18,7 @@ const (
 // onRenewalPath reports whether the instance's lease says something about how
 // the service's leases arrive: a member's does, until it says that it is going.
 func (i *instance) onRenewalPath() bool {
-	return i.member && i.row.Lease > 0 && !i.draining() && !i.lease.stood
+	return i.member && i.row.Lease > 0 && !i.draining()
 }
 
 // renewalGroup is a service, or one zone of it, seen as leases. Instances

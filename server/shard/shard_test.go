@@ -277,6 +277,13 @@ func TestFullInboxLosesOnlySamples(t *testing.T) {
 		if v, _ := i.Verdict(3); !v.Draining || v.State != health.Ineligible {
 			t.Errorf("i3 said DRAINING and then NOT_SERVING: %+v", v)
 		}
+		// What was taken out makes room.
+		for range 10 {
+			r.say(health.Serving, 1)
+		}
+		if r.dropped != 3990 {
+			t.Errorf("dropped %d samples of ten that fit", r.dropped-3990)
+		}
 		r.stop()
 	})
 }
@@ -421,6 +428,10 @@ func TestDeletedAndMadeAnewInOneDelivery(t *testing.T) {
 		time.Sleep(time.Second)
 		r.expectListed(7)
 
+		r.run(20 * time.Second)
+		if len(r.memories) != 1 {
+			t.Errorf("%d memories, want its own", len(r.memories))
+		}
 		r.set.SubmitChange(registry.Change{Name: checkout, Revision: 5, Removal: registry.ServiceDeleted})
 		time.Sleep(time.Second)
 		synctest.Wait()
