@@ -13,16 +13,12 @@ func (b *batch) putService(m PutService, index int) (Outcome, error) {
 	}
 	old, had := b.services.get(row.Name)
 	object := "service " + row.Name.String()
-	if had && old.Source != row.Source {
-		return Outcome{}, wrongSource(object, old.Source, row.Source)
-	}
-	if err := checkMode(m.Mode, had, object); err != nil {
-		return Outcome{}, err
-	}
+	held := heldRow{object: object, there: had}
 	if had {
-		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
-			return Outcome{}, err
-		}
+		held.source, held.revision = old.Source, old.Revision
+	}
+	if err := held.mayPut(row.Source, m.Mode, m.Expect); err != nil {
+		return Outcome{}, err
 	}
 	if had {
 		row.Revision = old.Revision
@@ -73,16 +69,12 @@ func (b *batch) deleteService(m DeleteService) (Outcome, error) {
 	key := serviceKey(m.Name)
 	old, had := b.services.get(m.Name)
 	_, damaged := b.damaged.get(key)
-	if !had && !damaged {
-		return Outcome{}, refuse(NotFound, object, "there is no such service")
-	}
-	if had && old.Source != m.By {
-		return Outcome{}, wrongSource(object, old.Source, m.By)
-	}
+	held := heldRow{object: object, there: had, damaged: damaged}
 	if had {
-		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
-			return Outcome{}, err
-		}
+		held.source, held.revision = old.Source, old.Revision
+	}
+	if err := held.mayDelete(m.By, m.Expect); err != nil {
+		return Outcome{}, err
 	}
 	for _, i := range b.Instances(m.Name) {
 		b.drop(i, ServiceDeleted, 0)
@@ -142,16 +134,12 @@ func (b *batch) putContract(m PutContract, index int) (Outcome, error) {
 	}
 	old, had := b.contracts.get(row.Name)
 	object := "contract " + row.Name.String()
-	if had && old.Source != row.Source {
-		return Outcome{}, wrongSource(object, old.Source, row.Source)
-	}
-	if err := checkMode(m.Mode, had, object); err != nil {
-		return Outcome{}, err
-	}
+	held := heldRow{object: object, there: had}
 	if had {
-		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
-			return Outcome{}, err
-		}
+		held.source, held.revision = old.Source, old.Revision
+	}
+	if err := held.mayPut(row.Source, m.Mode, m.Expect); err != nil {
+		return Outcome{}, err
 	}
 	if had {
 		row.Revision = old.Revision
@@ -173,16 +161,12 @@ func (b *batch) deleteContract(m DeleteContract) (Outcome, error) {
 	object := "contract " + m.Name.String()
 	old, had := b.contracts.get(m.Name)
 	_, damaged := b.damaged.get(contractKey(m.Name))
-	if !had && !damaged {
-		return Outcome{}, refuse(NotFound, object, "there is no such contract")
-	}
-	if had && old.Source != m.By {
-		return Outcome{}, wrongSource(object, old.Source, m.By)
-	}
+	held := heldRow{object: object, there: had, damaged: damaged}
 	if had {
-		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
-			return Outcome{}, err
-		}
+		held.source, held.revision = old.Source, old.Revision
+	}
+	if err := held.mayDelete(m.By, m.Expect); err != nil {
+		return Outcome{}, err
 	}
 	for _, n := range b.contractUsers.list(m.Name) {
 		if svc, ok := b.services.get(n); ok && svc.Contract != "" {
@@ -202,16 +186,12 @@ func (b *batch) putProfile(m PutProfile, index int) (Outcome, error) {
 	}
 	old, had := b.profiles.get(row.key())
 	object := "profile " + row.key().String()
-	if had && old.Source != row.Source {
-		return Outcome{}, wrongSource(object, old.Source, row.Source)
-	}
-	if err := checkMode(m.Mode, had, object); err != nil {
-		return Outcome{}, err
-	}
+	held := heldRow{object: object, there: had}
 	if had {
-		if err := checkSeen(m.Expect, old.Revision, object); err != nil {
-			return Outcome{}, err
-		}
+		held.source, held.revision = old.Source, old.Revision
+	}
+	if err := held.mayPut(row.Source, m.Mode, m.Expect); err != nil {
+		return Outcome{}, err
 	}
 	if had {
 		row.Revision = old.Revision
@@ -233,11 +213,12 @@ func (b *batch) deleteProfile(m DeleteProfile) (Outcome, error) {
 	object := "profile " + m.Name.String()
 	old, had := b.profiles.get(m.Name)
 	_, damaged := b.damaged.get(profileKey(m.Name))
-	if !had && !damaged {
-		return Outcome{}, refuse(NotFound, object, "there is no such capability profile")
+	held := heldRow{object: object, there: had, damaged: damaged}
+	if had {
+		held.source, held.revision = old.Source, old.Revision
 	}
-	if had && old.Source != m.By {
-		return Outcome{}, wrongSource(object, old.Source, m.By)
+	if err := held.mayDelete(m.By, 0); err != nil {
+		return Outcome{}, err
 	}
 	if users := b.profileUsers.list(m.Name); len(users) > 0 {
 		slices.SortFunc(users, Name.Compare)
@@ -249,6 +230,41 @@ func (b *batch) deleteProfile(m DeleteProfile) (Outcome, error) {
 	return Outcome{Changed: true, Revision: b.nextRevision()}, nil
 }
 
+// heldRow is what decides whether a source may change or delete a row at all.
+type heldRow struct {
+	object   string
+	there    bool
+	damaged  bool // the stored row does not decode, so that its source is not known
+	source   string
+	revision uint64
+}
+
+func (r heldRow) mayPut(by string, m Mode, expect uint64) error {
+	switch {
+	case r.there && r.source != by:
+		return wrongSource(r.object, r.source, by)
+	case m == Create && r.there:
+		return refuse(AlreadyExists, r.object, "it exists already; update it instead")
+	case m == Update && !r.there:
+		return refuse(NotFound, r.object, "it does not exist; create it first")
+	case r.there:
+		return checkSeen(expect, r.revision, r.object)
+	}
+	return nil
+}
+
+func (r heldRow) mayDelete(by string, expect uint64) error {
+	switch {
+	case !r.there && !r.damaged:
+		return refuse(NotFound, r.object, "it does not exist")
+	case r.there && r.source != by:
+		return wrongSource(r.object, r.source, by)
+	case r.there:
+		return checkSeen(expect, r.revision, r.object)
+	}
+	return nil
+}
+
 func wrongSource(object, owner, by string) error {
 	return refuse(WrongSource, object, "the row belongs to source %q and %q may not change it; change it there", owner, by)
 }
@@ -258,16 +274,6 @@ func wrongSource(object, owner, by string) error {
 func checkSeen(seen, held uint64, object string) error {
 	if seen != 0 && seen != held {
 		return refuse(Conflict, object, "it is at revision %d and the change was made on %d; read it again and repeat the change", held, seen)
-	}
-	return nil
-}
-
-func checkMode(m Mode, had bool, object string) error {
-	switch {
-	case m == Create && had:
-		return refuse(AlreadyExists, object, "it exists already; update it instead")
-	case m == Update && !had:
-		return refuse(NotFound, object, "it does not exist; create it first")
 	}
 	return nil
 }
