@@ -283,7 +283,8 @@ func (p *pass) deltaType(t typ, only flag) {
 }
 
 // deltaClusters sends Clusters, each response with the assignments that it owes
-// right after it.
+// right after it; those of the last one go with the rest of their kind, which
+// comes next.
 func (p *pass) deltaClusters() {
 	for p.st.room(cds, 1) && p.st.room(eds, 1) {
 		b := p.collect(cds, dirty)
@@ -291,7 +292,9 @@ func (p *pass) deltaClusters() {
 			return
 		}
 		p.emit(cds, b)
-		p.deltaType(eds, owed)
+		if len(p.st.typ[cds].dirty) > 0 {
+			p.deltaType(eds, owed)
+		}
 	}
 }
 

@@ -117,6 +117,12 @@ func (w *world) dial() *grpc.ClientConn {
 	return cc
 }
 
+// restart ends the server and starts another over the same snapshot.
+func (w *world) restart(opts ...option) {
+	w.close()
+	w.start(opts...)
+}
+
 func (w *world) close() {
 	_ = w.cc.Close()
 	w.stop()
@@ -321,3 +327,19 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// ignoreEnd makes the end of a stream, which a test waits for, no failure.
+func ignoreEnd(err error) error {
+	if err != nil && strings.Contains(err.Error(), "stream ended") {
+		return nil
+	}
+	return err
+}
+
+// addresses lists n of them.
+func addresses(n int) []string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf("10.1.%d.%d", i/250, i%250+1)
+	}
+	return list
+}
