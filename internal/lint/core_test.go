@@ -74,6 +74,11 @@ var starters = []struct{ pkg, why string }{
 	{"interop/...", "real peers and load"},
 }
 
+// leaksUnchecked are packages whose tests cannot end with that look, and why.
+var leaksUnchecked = map[string]string{
+	"views/store": "a call into a frozen store never returns, by design (docs/adr: a bad disk must not end the process)",
+}
+
 func TestGoroutineSites(t *testing.T) {
 	tr := repository(t)
 	starts := make(map[string]string) // package → where
@@ -92,7 +97,7 @@ func TestGoroutineSites(t *testing.T) {
 		if !slices.ContainsFunc(starters, func(s struct{ pkg, why string }) bool { return match(s.pkg, pkg) }) {
 			t.Errorf("%s: package %s may not start goroutines; add it to starters in internal/lint/core_test.go with who stops them", where, pkg)
 		}
-		if !match("cmd/...", pkg) && !match("interop/...", pkg) && !tr.checksLeaks(pkg) {
+		if leaksUnchecked[pkg] == "" && !match("cmd/...", pkg) && !match("interop/...", pkg) && !tr.checksLeaks(pkg) {
 			t.Errorf("%s: package %s starts goroutines; its tests need a TestMain that calls goleak.VerifyTestMain", where, pkg)
 		}
 	}
