@@ -65,7 +65,7 @@ type serviceBytes struct {
 
 	mu    sync.Mutex
 	made  map[formKey]*encoded // nil: refused, and there was nothing earlier
-	hosts map[string][]byte // virtual hosts for composites, by the Clusters in them
+	hosts map[string][]byte    // virtual hosts for composites, by the Clusters in them
 	// earlier are the bytes of views before this one, for what was not asked for
 	// since: a resource that is refused stays as it last was.
 	earlier map[formKey]*encoded
