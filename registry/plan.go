@@ -110,9 +110,6 @@ func (b *batch) removeInstance(m RemoveInstance) (Outcome, error) {
 	if !had {
 		key := RowKey{Kind: InstanceRow, Name: m.Service, UID: uid}
 		if _, damaged := b.damaged.get(key); !damaged {
-			if l, ok := b.lost.get(labelKey{m.Service, m.Label}); ok && m.UID == 0 && l.was.Source == m.By {
-				b.lost.del(labelKey{m.Service, m.Label})
-			}
 			return Outcome{}, refuse(NotFound, object, "there is no such instance")
 		}
 		b.repaired(key)

@@ -25,7 +25,8 @@ type claim struct {
 }
 
 // loss remembers what the label's list entry named when another instance
-// proved its address, so that the unchanged entry does not take it back.
+// proved its address, so that the unchanged entry does not take it back. It is
+// forgotten when the taker goes.
 type loss struct {
 	was   *Instance
 	taker UID
@@ -44,6 +45,7 @@ type state struct {
 	claims        *table[claim, UID]
 	lost          *table[labelKey, loss]
 	sizes         *table[Name, int]
+	lostTo        *multi[UID, labelKey] // taker → labels
 	members       *multi[Name, UID]
 	damagedOf     *multi[Name, RowKey]
 	contractUsers *multi[Name, Name] // contract → services
@@ -60,7 +62,7 @@ func newState(under *state) *state {
 		contracts: newTable(under.contracts), profiles: newTable(under.profiles),
 		damaged: newTable(under.damaged), labels: newTable(under.labels),
 		claims: newTable(under.claims), lost: newTable(under.lost), sizes: newTable(under.sizes),
-		members: newMulti(under.members), damagedOf: newMulti(under.damagedOf),
+		lostTo: newMulti(under.lostTo), members: newMulti(under.members), damagedOf: newMulti(under.damagedOf),
 		contractUsers: newMulti(under.contractUsers), profileUsers: newMulti(under.profileUsers),
 		owned: newMulti(under.owned),
 	}
@@ -77,6 +79,7 @@ func (s *state) fold() {
 	s.claims.fold()
 	s.lost.fold()
 	s.sizes.fold()
+	s.lostTo.fold()
 	s.members.fold()
 	s.damagedOf.fold()
 	s.contractUsers.fold()
@@ -251,7 +254,7 @@ func (s *state) setInstance(row *Instance) {
 	}
 	if row.Label != "" {
 		s.labels.set(labelKey{row.Service, row.Label}, row.UID)
-		s.lost.del(labelKey{row.Service, row.Label})
+		s.found(labelKey{row.Service, row.Label})
 	}
 	s.claim(svc, row)
 	s.repaired(instanceKey(row))
@@ -285,8 +288,22 @@ func (s *state) delInstance(u, taker UID) {
 	svc, _ := s.services.get(old.Service)
 	s.unlinkInstance(svc, old)
 	s.instances.del(u)
+	for _, k := range s.lostTo.list(u) {
+		s.found(k)
+	}
 	if taker != 0 && old.Label != "" {
-		s.lost.set(labelKey{old.Service, old.Label}, loss{was: old, taker: taker})
+		k := labelKey{old.Service, old.Label}
+		s.found(k)
+		s.lost.set(k, loss{was: old, taker: taker})
+		s.lostTo.put(taker, k, 1)
+	}
+}
+
+// found forgets that the label's entry lost its address.
+func (s *state) found(k labelKey) {
+	if l, ok := s.lost.get(k); ok {
+		s.lost.del(k)
+		s.lostTo.put(l.taker, k, 0)
 	}
 }
 
