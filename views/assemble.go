@@ -100,22 +100,40 @@ func (s *assembly) list(i *instance) {
 	}
 }
 
-// ports returns the instance's own numbers in the order of the service's ports.
-// The slice of the last view is shared while it is the same.
+// ports returns the instance's own numbers in the order of the service's ports,
+// in the slice of the last view while that is the same.
 func (s *assembly) ports(i *instance) []PortNumber {
-	ports := make([]PortNumber, len(s.service.Ports))
-	for n, p := range s.service.Ports {
-		ports[n] = PortNumber{Name: p.Name, Number: p.Number}
-		for _, o := range i.row.Ports {
-			if o.Name == p.Name {
-				ports[n].Number = o.Number
-			}
-		}
-	}
-	if i.member != nil && slices.Equal(ports, i.member.Ports) {
+	if i.member != nil && s.samePorts(i, i.member.Ports) {
 		return i.member.Ports
 	}
+	ports := make([]PortNumber, len(s.service.Ports))
+	for n := range ports {
+		ports[n] = s.port(i, n)
+	}
 	return ports
+}
+
+func (s *assembly) samePorts(i *instance, ports []PortNumber) bool {
+	if len(ports) != len(s.service.Ports) {
+		return false
+	}
+	for n := range ports {
+		if ports[n] != s.port(i, n) {
+			return false
+		}
+	}
+	return true
+}
+
+// port is the number under which an instance is dialled at the service's n-th port.
+func (s *assembly) port(i *instance, n int) PortNumber {
+	p := s.service.Ports[n]
+	for _, o := range i.row.Ports {
+		if o.Name == p.Name {
+			return o
+		}
+	}
+	return PortNumber{Name: p.Name, Number: p.Number}
 }
 
 // neverEmpty finds somebody to list when nobody is: draining members, those

@@ -242,7 +242,9 @@ func (a *Assembler) identities() []identity.ID {
 	ids := slices.Clone(a.contract.Identities)
 	if len(ids) == 0 {
 		for _, i := range a.shown {
-			ids = append(ids, i.row.Identity)
+			if id := i.row.Identity; !slices.Contains(ids, id) { // there are one or two
+				ids = append(ids, id)
+			}
 		}
 	}
 	if len(ids) == 0 && a.last.View != nil {

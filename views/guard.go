@@ -97,6 +97,9 @@ func (g *guard) judge(now time.Time, floor uint32, members []standing) judgement
 
 // forgetLifts drops the lifts of quarantines that have ended by themselves.
 func (r *round) forgetLifts() {
+	if len(r.lifted) == 0 {
+		return
+	}
 	held := map[UID]bool{}
 	for _, m := range r.members {
 		held[m.uid] = m.quarantined

@@ -39,12 +39,11 @@ func (e *estate) step() {
 	t := e.t
 	e.now = e.now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
 	w := rapid.SampledFrom(e.worlds).Draw(t, "service")
-	var removals []registry.Removal
 	switch rapid.IntRange(0, 9).Draw(t, "what") {
 	case 0, 1:
 		e.add(w)
 	case 2:
-		removals = e.remove(w)
+		e.remove(w)
 	case 3:
 		if rapid.IntRange(0, 9).Draw(t, "delete") == 0 {
 			w.fresh(w.a.Memory())
@@ -64,7 +63,7 @@ func (e *estate) step() {
 		w.a.Published(e.held(w.name))
 		w.edit()
 	}
-	e.offer(w, removals)
+	e.offer(w)
 }
 
 func (e *estate) held(n Name) Version {
@@ -90,7 +89,7 @@ func (e *estate) add(w *world) {
 	w.edit().Instances = append(w.edit().Instances, registry.InstanceChange{UID: uid, Row: row})
 }
 
-func (e *estate) remove(w *world) (removals []registry.Removal) {
+func (e *estate) remove(w *world) {
 	for uid := range w.rows {
 		if rapid.Bool().Draw(e.t, "goes") {
 			r := registry.Removal(rapid.IntRange(0, 5).Draw(e.t, "reason"))
@@ -98,10 +97,8 @@ func (e *estate) remove(w *world) (removals []registry.Removal) {
 			delete(w.verdicts, uid)
 			delete(w.touched, uid)
 			w.edit().Instances = append(w.edit().Instances, registry.InstanceChange{UID: uid, Removal: r})
-			removals = append(removals, r)
 		}
 	}
-	return removals
 }
 
 func (e *estate) judge(w *world) {
@@ -122,7 +119,7 @@ func (e *estate) verdict(uid UID) health.Verdict {
 	}
 }
 
-func (e *estate) offer(w *world, removals []registry.Removal) {
+func (e *estate) offer(w *world) {
 	in := Input{Change: w.change}
 	for uid := range w.touched {
 		in.Verdicts = append(in.Verdicts, w.verdicts[uid])
@@ -274,4 +271,51 @@ func TestDeltaApplies(t *testing.T) {
 			before = after
 		}
 	})
+}
+
+// TestRestart: whatever happened before, a new process that has the rows, the
+// verdicts and the memory of the old one publishes the very same views.
+func TestRestart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := newEstate(t)
+		e.p.Complete()
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			e.step()
+		}
+		for range 3 { // what waits is published, what is due is released
+			e.now = e.now.Add(time.Hour)
+			for _, w := range e.worlds {
+				e.offer(w)
+			}
+		}
+		stored := map[Name]Stored{}
+		for v := range e.p.Snapshot().All() {
+			stored[v.Name] = Stored{v.Endpoint, v.Config, v.EndpointHash, v.ConfigHash}
+		}
+		next := NewPublisher(PublisherConfig{Epoch: 8, Next: 1 << 16, Stored: stored})
+		for _, w := range e.worlds {
+			before := e.p.Snapshot().Get(w.name)
+			if before == nil || before.ListedCount == 0 || !onlyRows(w, before) {
+				continue // nothing there, or only what no row speaks of
+			}
+			in := Input{Change: &registry.Change{Name: w.name, Service: w.service, Contract: w.contract}}
+			for uid, row := range w.rows {
+				in.Change.Instances = append(in.Change.Instances, registry.InstanceChange{UID: uid, Row: row})
+				in.Verdicts = append(in.Verdicts, w.verdicts[uid])
+			}
+			c, _ := NewAssembler(w.name, w.a.Memory()).Apply(e.now, in)
+			if r := next.Publish(e.now, c); !r.Kept || r.Held != before.Version() {
+				t.Fatalf("%v was %v and is %v after a restart:\n%s%s", w.name, before.Version(), r.Held, describeView(before), describeView(c.View))
+			}
+		}
+	})
+}
+
+func onlyRows(w *world, v *View) bool {
+	for _, m := range v.Members {
+		if w.rows[m.UID] == nil || !w.verdicts[m.UID].Member && v.Guard.Tripped {
+			return false
+		}
+	}
+	return true
 }

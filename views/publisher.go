@@ -45,6 +45,7 @@ type Publisher struct {
 	refill   func()
 	events   PublisherEvents
 	snapshot atomic.Pointer[Snapshot]
+	recent   atomic.Pointer[ring] // stored after the snapshot that holds its changes
 
 	mu       sync.Mutex
 	epoch    uint64
@@ -56,7 +57,6 @@ type Publisher struct {
 	services map[Name]*service
 	deleted  []tombstone // oldest first
 	stored   map[Name]Stored
-	ring     ring
 	window   time.Duration // of the additions lane
 	shed     time.Time     // since when additions are shed; zero: they are not
 }
@@ -90,7 +90,6 @@ func NewPublisher(c PublisherConfig) *Publisher {
 		halfway:  c.Next + (c.Reserved-min(c.Next, c.Reserved))/2,
 		services: map[Name]*service{},
 		stored:   c.Stored,
-		ring:     newRing(c.Epoch, c.Recent),
 		window:   minWindow,
 	}
 	if p.stored == nil {
@@ -99,6 +98,7 @@ func NewPublisher(c PublisherConfig) *Publisher {
 	s := NewSnapshot(false)
 	s.head.version = Version{p.epoch, p.next - 1} // all that could be published before the start
 	p.snapshot.Store(s)
+	p.recent.Store(newRing(s.head.version, c.Recent))
 	return p
 }
 
@@ -189,10 +189,10 @@ func (p *Publisher) commit(now time.Time, c Candidate, s *service, old *View, d 
 		g.Routes++
 		snap = snap.WithHead(snap.head.complete, g)
 	}
-	if !kept {
-		p.ring.add(Change{Version: pub.Version, Name: c.Name, Deleted: c.View == nil, Lane: d.lane, Kinds: d.kinds})
-	}
 	p.snapshot.Store(snap)
+	if !kept {
+		p.remember(Change{Version: pub.Version, Name: c.Name, Deleted: c.View == nil, Lane: d.lane, Kinds: d.kinds})
+	}
 	s.held, s.revision = pub.Version, max(s.revision, c.Revision)
 	s.waiting, s.lastPublished = time.Time{}, now
 	if d.lane == Withdrawals {
@@ -291,16 +291,18 @@ func (p *Publisher) Reserved() (epoch, end uint64) {
 	return p.epoch, max(p.reserved, p.next)
 }
 
+// remember adds to the ring; needs mu, and the snapshot that holds the change.
+func (p *Publisher) remember(c Change) { p.recent.Store(p.recent.Load().add(c)) }
+
 // Since returns the region's changes above v, oldest first, and through: every
 // change up to and including it is in the Snapshot already. It is not ok when
 // the ring does not reach back to v, or v is none of this region's versions;
-// then only the whole Snapshot tells.
+// then only the whole Snapshot tells. It never blocks; the changes are shared
+// and must not be written to.
 func (p *Publisher) Since(v Version) (changes []Change, through Version, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	through = p.snapshot.Load().Version()
-	changes, ok = p.ring.since(v, through)
-	return changes, through, ok
+	r := p.recent.Load()
+	changes, ok = r.since(v)
+	return changes, r.newest, ok
 }
 
 // Complete says that desired state is loaded and every service's view was
@@ -310,11 +312,11 @@ func (p *Publisher) Since(v Version) (changes []Change, through Version, ok bool
 func (p *Publisher) Complete() {
 	p.mu.Lock()
 	s := p.snapshot.Load()
-	gone := slices.SortedFunc(maps.Keys(p.stored), Name.Compare)
+	var gone []Change
 	var after []func()
-	for _, n := range gone {
+	for _, n := range slices.SortedFunc(maps.Keys(p.stored), Name.Compare) {
 		at, f := p.stamp()
-		p.ring.add(Change{Version: at, Name: n, Deleted: true, Lane: Withdrawals, Kinds: Withdraw})
+		gone = append(gone, Change{Version: at, Name: n, Deleted: true, Lane: Withdrawals, Kinds: Withdraw})
 		s = s.Without(n, at)
 		if f != nil {
 			after = append(after, f)
@@ -322,6 +324,9 @@ func (p *Publisher) Complete() {
 	}
 	clear(p.stored)
 	p.snapshot.Store(s.WithHead(true, s.head.generations))
+	for _, c := range gone {
+		p.remember(c)
+	}
 	p.mu.Unlock()
 	for _, f := range after {
 		f()

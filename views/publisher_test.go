@@ -25,10 +25,12 @@ func candidate(p *Publisher, n Name, weight uint32) Candidate {
 func TestCompareAtApply(t *testing.T) {
 	p := NewPublisher(PublisherConfig{Epoch: 1})
 	n := Name{Namespace: "shop", Service: "checkout"}
+	weight := uint32(100)
 	publish := func(change func(*Candidate)) Result {
-		c := candidate(p, n, uint32(time.Now().Nanosecond()))
+		weight++
+		c := candidate(p, n, weight)
 		change(&c)
-		return p.Publish(time.Now(), c)
+		return p.Publish(scenarioStart, c)
 	}
 	if r := publish(func(c *Candidate) { c.Revision = 5 }); r.Outcome != Published {
 		t.Fatalf("first: %+v", r)
@@ -109,19 +111,30 @@ func TestDeletedWhileDown(t *testing.T) {
 	}
 }
 
-// TestRingWraps: a version that fell out of the ring cannot be resumed from.
+// TestRingWraps: the newest RingSize changes can be resumed over, and a version
+// that fell out of the ring cannot be resumed from.
 func TestRingWraps(t *testing.T) {
-	r := newRing(1, nil)
-	newest := Version{1, RingSize + 10}
-	for seq := range newest.Seq {
-		r.add(Change{Version: Version{1, seq + 1}})
+	r := newRing(Version{1, 0}, nil)
+	early := r
+	for seq := range uint64(5 * RingSize) {
+		r = r.add(Change{Version: Version{1, seq + 1}})
+		back := Version{1, seq + 1 - min(seq+1, RingSize)}
+		if seq%1000 != 0 && seq%RingSize > 2 {
+			continue
+		}
+		got, ok := r.since(back)
+		if !ok || uint64(len(got)) != min(seq+1, RingSize) || got[0].Version.Seq != back.Seq+1 || got[len(got)-1].Version != r.newest {
+			t.Fatalf("at %d: %d changes, ok %v", seq+1, len(got), ok)
+		}
 	}
-	if _, ok := r.since(Version{1, 9}, newest); ok {
+	if _, ok := r.since(Version{1, RingSize}); ok {
 		t.Error("resumed from what is not there any more")
 	}
-	got, ok := r.since(Version{1, 10}, newest)
-	if !ok || len(got) != RingSize || got[0].Version != (Version{1, 11}) || got[len(got)-1].Version != newest {
-		t.Errorf("%d changes, ok %v", len(got), ok)
+	if got, ok := early.since(Version{1, 0}); !ok || len(got) != 0 {
+		t.Errorf("a ring that was kept changed: %d changes", len(got))
+	}
+	if got, ok := r.since(r.newest); !ok || len(got) != 0 {
+		t.Errorf("since the newest: %d changes, ok %v", len(got), ok)
 	}
 }
 
@@ -233,21 +246,5 @@ func TestSnapshotsAreApart(t *testing.T) {
 	}
 	if seen != 600 || one.Get(Name{Namespace: "no", Service: "such"}) != nil {
 		t.Errorf("%d views", seen)
-	}
-}
-
-func BenchmarkPublish(b *testing.B) {
-	p := NewPublisher(PublisherConfig{Epoch: 1})
-	for n := range 3000 {
-		p.Publish(time.Time{}, candidate(p, Name{Namespace: "shop", Service: fmt.Sprintf("s%d", n)}, 100))
-	}
-	n := Name{Namespace: "shop", Service: "s7"}
-	c := [2]Candidate{candidate(p, n, 101), candidate(p, n, 102)}
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := range b.N {
-		c := c[i%2]
-		c.Base = p.Snapshot().Get(n).Version()
-		p.Publish(time.Time{}, c)
 	}
 }

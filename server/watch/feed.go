@@ -44,9 +44,6 @@ type Events struct {
 	// Refused: a service that the filter names exists, and the rule keeps it from
 	// the caller. Whoever records it bounds it.
 	Refused func(who identity.Principal, n views.Name, rule string)
-	// FanOut is how long a publication took from Publish to the end of the Send
-	// that carried it, on one stream.
-	FanOut func(time.Duration)
 }
 
 // Feed implements viewv1.ViewServiceServer and carries publications to its
@@ -83,12 +80,11 @@ func New(c Config) *Feed {
 func (f *Feed) Publish(p views.Publication) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	now := time.Now()
 	for w := range f.byName[p.Name] {
-		w.rouse(p.Lane == views.Withdrawals, now)
+		w.rouse(p.Lane == views.Withdrawals)
 	}
 	for w := range f.wild {
-		w.rouse(p.Lane == views.Withdrawals, now)
+		w.rouse(p.Lane == views.Withdrawals)
 	}
 }
 
@@ -99,7 +95,7 @@ func (f *Feed) PolicyChanged() {
 	defer f.mu.Unlock()
 	f.policyAt = f.c.Snapshot().Version()
 	for w := range f.watchers {
-		w.rouse(true, time.Time{})
+		w.rouse(true)
 	}
 }
 

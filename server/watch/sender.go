@@ -3,7 +3,6 @@ package watch
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/sightlinedev/sightline/identity/authz"
 	viewv1 "github.com/sightlinedev/sightline/proto/sightline/view/v1"
@@ -62,7 +61,6 @@ func newSender(w *watcher) sender {
 
 // round gathers what changed and sends it, withdrawals first, then a bookmark.
 func (s *sender) round() error {
-	told := s.w.takeRoused()
 	if s.filter == nil {
 		return nil
 	}
@@ -73,14 +71,10 @@ func (s *sender) round() error {
 			return err
 		}
 	}
-	s.rescope()
 	s.w.takeUrgent()
 	s.collect()
 	if err := s.drain(); err != nil {
 		return err
-	}
-	if report := s.w.feed.c.Events.FanOut; report != nil && !told.IsZero() {
-		report(time.Since(told))
 	}
 	return s.bookmark()
 }
@@ -190,7 +184,6 @@ func (s *sender) interrupt() {
 		return
 	}
 	s.w.nudge() // what is not urgent belongs to the next round
-	s.rescope()
 	changes, _, ok := s.w.feed.c.Since(s.through)
 	if !ok {
 		return
@@ -218,6 +211,7 @@ func (s *sender) mark(c views.Change) {
 // withdrawals, also those that come meanwhile, ahead of everything else.
 func (s *sender) drain() error {
 	for {
+		s.rescope()
 		n, deleted, ok := s.lanes[views.Withdrawals].pop()
 		if !ok {
 			n, deleted, ok = s.lanes[views.Additions].pop()

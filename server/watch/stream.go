@@ -35,9 +35,8 @@ type watcher struct {
 	subscribed map[views.Name]bool
 
 	mu     sync.Mutex
-	urgent bool      // a withdrawal, or another policy, is waiting
-	roused time.Time // Publish of the oldest publication that is not sent
-	shown  Watcher   // what describe says
+	urgent bool    // a withdrawal, or another policy, is waiting
+	shown  Watcher // what describe says
 
 	// owned by the sender's goroutine
 	sending sender
@@ -80,13 +79,10 @@ func (w *watcher) end(err error) {
 	}
 }
 
-// rouse wakes the sender; at is when the publication was told, zero for none.
-func (w *watcher) rouse(urgent bool, at time.Time) {
+// rouse wakes the sender.
+func (w *watcher) rouse(urgent bool) {
 	w.mu.Lock()
 	w.urgent = w.urgent || urgent
-	if w.roused.IsZero() {
-		w.roused = at
-	}
 	w.mu.Unlock()
 	w.nudge()
 }
@@ -105,14 +101,6 @@ func (w *watcher) takeUrgent() bool {
 	urgent := w.urgent
 	w.urgent = false
 	return urgent
-}
-
-func (w *watcher) takeRoused() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	at := w.roused
-	w.roused = time.Time{}
-	return at
 }
 
 func (w *watcher) describe() Watcher {
