@@ -13,6 +13,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
 	"github.com/sightlinedev/sightline/identity"
@@ -229,6 +230,18 @@ func Tap(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	return context.WithValue(ctx, endKey{}, cancel), nil
 }
 
+// tell writes the reason of a stream's end before its context is cancelled:
+// RecvMsg answers a cancelled context with a status of its own, and the first one
+// wins. Where the transport does not let it, the client sees Canceled.
+func tell(ctx context.Context, reason error) {
+	w, ok := grpc.ServerTransportStreamFromContext(ctx).(interface {
+		WriteStatus(*grpcstatus.Status) error
+	})
+	if ok {
+		_ = w.WriteStatus(grpcstatus.Convert(reason))
+	}
+}
+
 // service adapts the generated interface.
 type service struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
@@ -246,11 +259,11 @@ func (v service) DeltaAggregatedResources(ss discoveryv3.AggregatedDiscoveryServ
 // stream runs one ADS stream: it reads requests, and leaves sending to the pool.
 func (s *Server) stream(conn grpc.ServerStream, delta bool) error {
 	ctx := conn.Context()
-	end, ok := ctx.Value(endKey{}).(context.CancelCauseFunc)
+	cancel, ok := ctx.Value(endKey{}).(context.CancelCauseFunc)
 	if !ok {
 		return status.Errorf(status.Internal, "the gRPC server was built without xds.Tap")
 	}
-	defer end(nil)
+	defer cancel(nil)
 	who, ok := s.cfg.Principal(ctx)
 	if !ok {
 		return status.Errorf(status.NoIdentity, "the stream carries no verified identity")
@@ -264,6 +277,7 @@ func (s *Server) stream(conn grpc.ServerStream, delta bool) error {
 	case <-ctx.Done():
 		return s.ended(ctx)
 	}
+	end := func(reason error) { tell(ctx, reason); cancel(reason) }
 	st := &stream{srv: s, conn: conn, end: end, delta: delta, who: who, opened: time.Now(), names: s.cfg.Limits.Names}
 	if who.Class() == identity.Agent {
 		st.names = s.cfg.Limits.AgentNames

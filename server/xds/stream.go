@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +20,7 @@ type stream struct {
 	// Fixed from the first request on.
 	srv    *Server
 	conn   grpc.ServerStream
-	end    context.CancelCauseFunc // ends the stream from anywhere
+	end    func(error) // ends the stream from anywhere, with a status
 	delta  bool
 	who    identity.Principal
 	node   clientNode

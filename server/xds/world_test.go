@@ -97,7 +97,7 @@ func (w *world) start(opts ...option) {
 		o(&cfg)
 	}
 	w.srv = xds.New(cfg)
-	w.grpc = grpc.NewServer(xds.ServerOption(), grpc.InTapHandle(xds.Tap), grpc.MaxRecvMsgSize(64<<20))
+	w.grpc = grpc.NewServer(xds.ServerOption(), grpc.InTapHandle(xds.Tap), grpc.MaxRecvMsgSize(64<<20), grpc.WaitForHandlers(true))
 	w.srv.Register(w.grpc)
 	w.lis = bufconn.Listen(1 << 20)
 	go func() { _ = w.grpc.Serve(w.lis) }()
