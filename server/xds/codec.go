@@ -56,7 +56,11 @@ func frame(t typ, name string, at views.Version, render string, value []byte) (*
 	b = appendString(b, anyTypeURL, t.url())
 	b = appendString(b, anyValue, value)
 	if len(b) > maxResponse-responseRoom {
-		return nil, fmt.Errorf("%s %s is %d bytes long, a response holds %d: a client could not receive it", t, name, len(b), maxResponse-responseRoom)
+		limit := "XDS.ResponseBytes"
+		if t == eds {
+			limit = "XDS.AssignmentBytes"
+		}
+		return nil, fmt.Errorf("%s %s is %d bytes long, over the limit %s (%d): gRPC clients could not receive it", t, name, len(b), limit, maxResponse-responseRoom)
 	}
 	e.delta, e.any = b, b[len(head):]
 	return e, nil

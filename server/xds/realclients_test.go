@@ -308,3 +308,17 @@ func TestGRPCGoFindsAServiceThatComesLater(t *testing.T) {
 	r.set("later.shop", grpcPort, backend(t, "late")...)
 	c.WaitOnly(t, 5*time.Second, "late")
 }
+
+// grpcurl links another release of grpc-go, and takes its bootstrap from the
+// environment.
+func TestGrpcurlDialsXDSTargets(t *testing.T) {
+	r := startRegion(t)
+	r.set("checkout.shop", grpcPort, backend(t, "one")...)
+	b := harness.Bootstrap{Server: r.addr, SVID: r.ca.Mint(r, "/ns/shop/sa/web"), NodeID: "grpcurl"}
+	for _, target := range []string{"checkout.shop", "checkout.shop:9090"} {
+		out, code := harness.RunGrpcurlXDS(t, b, target, "list")
+		if code != 0 || !strings.Contains(out, "grpc.health.v1.Health") {
+			t.Errorf("grpcurl xds:///%s list: exit code %d, %q", target, code, out)
+		}
+	}
+}

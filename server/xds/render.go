@@ -62,6 +62,7 @@ type renderer struct {
 type serviceBytes struct {
 	view  *views.View
 	zones map[string]bool // zones of listed members, where the view prefers zones
+	empty bool            // no listed member has an address
 
 	mu    sync.Mutex
 	made  map[formKey]*encoded // nil: refused, and there was nothing earlier
@@ -141,14 +142,19 @@ func (r *renderer) bytesOf(v *views.View) *serviceBytes {
 }
 
 func newServiceBytes(v *views.View, before *serviceBytes) *serviceBytes {
-	s := &serviceBytes{view: v, made: make(map[formKey]*encoded, 4), hosts: make(map[string][]byte, 1)}
+	s := &serviceBytes{view: v, made: make(map[formKey]*encoded, 4), hosts: make(map[string][]byte, 1), empty: true}
 	if v.PreferZone {
 		s.zones = make(map[string]bool)
-		for _, m := range v.Members {
-			if m.Listed {
-				s.zones[m.Zone] = true
-			}
+	}
+	for _, m := range v.Members {
+		if !m.Listed || !m.Endpoint.Addr.IsValid() {
+			continue
 		}
+		s.empty = false
+		if !v.PreferZone {
+			break
+		}
+		s.zones[m.Zone] = true
 	}
 	if before != nil {
 		s.inherit(before)
@@ -183,7 +189,7 @@ func (s *serviceBytes) key(t typ, port uint16, rd rendering) formKey {
 	switch {
 	case rd.envoy:
 		k.shape = shapeEnvoy
-	case t == eds && rd.java && s.view.ListedCount == 0:
+	case t == eds && rd.java && s.empty:
 		k.shape = shapeDrop
 	case t == eds:
 		k.shape = shapePerEndpoint + shape(s.view.Forms[rd.size])
