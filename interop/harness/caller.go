@@ -63,7 +63,14 @@ type Caller struct {
 // with a bootstrap of its own.
 func Dial(t testing.TB, b Bootstrap, target string, opts ...grpc.DialOption) *Caller {
 	t.Helper()
-	res, err := xds.NewXDSResolverWithConfigForTesting(b.JSON(t))
+	return DialDocument(t, b.JSON(t), target, opts...)
+}
+
+// DialDocument is Dial with a bootstrap document that somebody else wrote, such
+// as the product itself.
+func DialDocument(t testing.TB, bootstrap []byte, target string, opts ...grpc.DialOption) *Caller {
+	t.Helper()
+	res, err := xds.NewXDSResolverWithConfigForTesting(bootstrap)
 	if err != nil {
 		t.Fatalf("xds resolver: %v", err)
 	}

@@ -51,28 +51,37 @@ type EnvoyHost struct {
 // its configuration.
 func StartEnvoy(t testing.TB, cfg EnvoyConfig) *Envoy {
 	t.Helper()
-	binary := EnvoyBinary(t)
 	if cfg.Outbound == 0 {
 		cfg.Outbound = FreeBlock(t)
-	}
-	dir := t.TempDir()
-	e := &Envoy{
-		Outbound:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(cfg.Outbound)),
-		adminFile: filepath.Join(dir, "admin"),
-		client:    http.Client{Timeout: 5 * time.Second},
 	}
 	doc, err := json.Marshal(cfg.bootstrap(t))
 	if err != nil {
 		t.Fatalf("envoy bootstrap: %v", err)
 	}
-	file := filepath.Join(dir, "envoy.json")
+	file := filepath.Join(t.TempDir(), "envoy.json")
 	if err := os.WriteFile(file, doc, 0o600); err != nil {
 		t.Fatalf("envoy bootstrap: %v", err)
 	}
+	return StartEnvoyFile(t, cfg.NodeID, file, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(cfg.Outbound)))
+}
+
+// StartEnvoyFile starts Envoy with a bootstrap that somebody else wrote, such as
+// the product itself; outbound is where that makes the listener bind.
+func StartEnvoyFile(t testing.TB, name, file string, outbound netip.AddrPort) *Envoy {
+	t.Helper()
+	e := &Envoy{
+		Outbound:  outbound,
+		adminFile: filepath.Join(t.TempDir(), "admin"),
+		client:    http.Client{Timeout: 5 * time.Second},
+	}
 	t.Cleanup(e.client.CloseIdleConnections)
-	e.Process = Start(t, "envoy "+cfg.NodeID, binary, nil, "-c", file, "--concurrency", "1",
+	const admin = `{admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}}`
+	e.Process = Start(t, "envoy "+name, EnvoyBinary(t), nil, "-c", file, "--config-yaml", admin, "--concurrency", "1",
 		"--disable-hot-restart", "--log-level", "warning", "--admin-address-path", e.adminFile)
 	Eventually(t, 30*time.Second, "envoy's admin interface", func() error {
+		if !e.Running() {
+			t.Fatalf("envoy ended: %s", tail(e.Output(), 4<<10))
+		}
 		_, err := e.admin("/ready", http.StatusOK, http.StatusServiceUnavailable)
 		return err
 	})
@@ -218,7 +227,6 @@ func (cfg EnvoyConfig) bootstrap(t testing.TB) object {
 			"locality": object{"region": cfg.Region, "zone": cfg.Zone},
 			"metadata": object{"sightline.outbound": outbound},
 		},
-		"admin": object{"address": socket("127.0.0.1", 0)},
 		"dynamic_resources": object{
 			"ads_config": object{
 				"api_type": api, "transport_api_version": "V3",
