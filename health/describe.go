@@ -100,7 +100,7 @@ func describeRemoval(why registry.Removal) string {
 	case registry.AddressTaken:
 		return "another identity proved its address"
 	case registry.LapsedOut:
-		return "its lease lapsed ten minutes ago"
+		return "its lease lapsed, and the time that it stays a member after that is over"
 	case registry.ServiceDeleted:
 		return "its service was deleted"
 	default:

@@ -295,6 +295,48 @@ func TestSilenceAdmitsNobodyWhoIsNotSilent(t *testing.T) {
 	}
 }
 
+func TestExplainGivesTheEvidence(t *testing.T) {
+	e := New(scenarioName, epoch, Memory{})
+	e.Apply(epoch, fleet(1, 25*time.Second, registry.ClassSet(0).With(registry.ClassSelf)))
+	e.Apply(epoch, fleet(2, 0, 0)) // i2, and i1 loses its lease
+	e.Apply(epoch, fleet(1, 25*time.Second, registry.ClassSet(0).With(registry.ClassSelf)))
+	e.Judge(epoch)
+	e.Observe(epoch, []Sample{selfSample(1, Serving, epoch)})
+	e.Judge(epoch)
+	at := epoch.Add(time.Second)
+	bad := selfSample(1, NotServing, at)
+	bad.Degraded = []string{"payments"}
+	e.Observe(at, []Sample{bad})
+	e.Renew(at, 1)
+	e.Judge(at)
+	back := at.Add(time.Second)
+	good := selfSample(1, Serving, back)
+	good.Degraded = []string{"payments"}
+	e.Observe(back, []Sample{good})
+	e.Judge(back)
+
+	xs := e.Explain(back)
+	if len(xs) != 2 || xs[1].Self != nil || xs[1].Lease != nil || xs[1].Holds != nil || xs[1].SilentAt != nil {
+		t.Fatalf("i2 has no evidence: %+v", xs)
+	}
+	x := xs[0]
+	if x.Self == nil || x.Self.Status != Serving || !x.Self.At.Equal(back) || !slices.Equal(x.Self.Degraded, good.Degraded) {
+		t.Errorf("self: %+v", x.Self)
+	}
+	if x.Lease == nil || !x.Lease.Renewed.Equal(at) || !x.Lease.Ends.Equal(at.Add(25*time.Second)) || !x.Lease.Lapsed.IsZero() {
+		t.Errorf("lease: %+v", x.Lease)
+	}
+	if len(x.Holds) != 1 || x.Holds[0] != (Hold{R2, at, back.Add(15 * time.Second)}) {
+		t.Errorf("holds: %+v", x.Holds)
+	}
+	if got := x.SilentAt[registry.ClassSelf]; !got.Equal(back.Add(6 * time.Second)) {
+		t.Errorf("silent at %s", got)
+	}
+	if x.Verdict.State != Ineligible || x.Verdict.OutBy != R2 {
+		t.Errorf("verdict: %+v", x.Verdict)
+	}
+}
+
 func TestSilenceLimits(t *testing.T) {
 	for _, tt := range []struct {
 		class    registry.EvidenceClass

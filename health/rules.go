@@ -44,6 +44,7 @@ type finding struct {
 // is left no later rule can bring the instance back.
 func (e *Evaluator) decide(i *instance, now time.Time) finding {
 	e.returns(i, now)
+	// What probes and callers say (R3–R5) belongs between R2 and held.
 	for _, rule := range [...]func(*instance, time.Time) (finding, bool){
 		e.lapsed,     // R1
 		e.notServing, // R2

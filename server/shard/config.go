@@ -52,10 +52,11 @@ type Events struct {
 	// HealthIncident and ViewIncident are for a person, once per episode.
 	HealthIncident func(n registry.Name, i health.Incident)
 	ViewIncident   func(i views.Incident)
-	// Dropped counts samples that a full inbox did not take, Refused those
-	// that the evaluator could not use.
-	Dropped func(n int)
-	Refused func(n int)
+	// Observed counts samples that were taken in, Dropped those that a full
+	// inbox did not take, Refused those that the evaluator could not use.
+	Observed func(n int)
+	Dropped  func(n int)
+	Refused  func(n int)
 	// Gap says that a shard did not run for late: evidence of that time is
 	// missing, and every lease got a full term.
 	Gap func(shard int, late time.Duration)

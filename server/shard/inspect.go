@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -13,8 +14,9 @@ import (
 // Inspection is what the evaluation holds of one service at one moment.
 type Inspection struct {
 	Name registry.Name
-	// Verdicts on every instance, by UID; unadmitted ones have Member false.
-	Verdicts []health.Verdict
+	// Instances are the verdicts with their evidence, by UID; unadmitted
+	// instances are those whose verdict has Member false.
+	Instances []health.Explanation
 	// Published is the version that callers are given now, Wanted the view that
 	// they should be given; Until and Why are set while it waits for its lane.
 	Published views.Version
@@ -23,21 +25,15 @@ type Inspection struct {
 	Why       string
 }
 
-// Verdict returns the verdict on one instance.
-func (i *Inspection) Verdict(uid registry.UID) (health.Verdict, bool) {
-	k, ok := slices.BinarySearchFunc(i.Verdicts, uid, func(v health.Verdict, uid registry.UID) int {
-		switch {
-		case v.UID < uid:
-			return -1
-		case v.UID > uid:
-			return 1
-		}
-		return 0
+// Instance returns what is known of one instance.
+func (i *Inspection) Instance(uid registry.UID) (x health.Explanation, ok bool) {
+	k, ok := slices.BinarySearchFunc(i.Instances, uid, func(x health.Explanation, uid registry.UID) int {
+		return cmp.Compare(x.Verdict.UID, uid)
 	})
 	if !ok {
-		return health.Verdict{}, false
+		return health.Explanation{}, false
 	}
-	return i.Verdicts[k], true
+	return i.Instances[k], true
 }
 
 // Inspect asks the service's shard, after everything that was submitted before.
@@ -52,7 +48,7 @@ func (s *Set) Inspect(ctx context.Context, n registry.Name) (i Inspection, ok bo
 			answer <- nil
 			return
 		}
-		answer <- svc.inspect()
+		answer <- svc.inspect(time.Now())
 	})
 	select {
 	case found := <-answer:
@@ -67,9 +63,9 @@ func (s *Set) Inspect(ctx context.Context, n registry.Name) (i Inspection, ok bo
 	}
 }
 
-func (s *service) inspect() *Inspection {
+func (s *service) inspect(now time.Time) *Inspection {
 	return &Inspection{
-		Name: s.name, Verdicts: s.evaluator.Verdicts(), Published: s.held,
+		Name: s.name, Instances: s.evaluator.Explain(now), Published: s.held,
 		Wanted: s.assembler.Candidate().View, Until: s.publishAt, Why: s.why,
 	}
 }

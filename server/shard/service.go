@@ -79,15 +79,21 @@ func (s *service) receive(now time.Time, m *mail) {
 		samples = append(samples, sample)
 	}
 	if len(samples) > 0 {
-		if _, refused := s.evaluator.Observe(now, samples); refused > 0 && s.set.cfg.Events.Refused != nil {
-			s.set.cfg.Events.Refused(refused)
-		}
+		_, refused := s.evaluator.Observe(now, samples)
+		count(s.set.cfg.Events.Observed, len(samples)-refused)
+		count(s.set.cfg.Events.Refused, refused)
 	}
 	s.step(now)
 	if m.restamp && !s.deleted {
 		c := s.assembler.Candidate()
 		c.Restamp = true
 		s.publish(now, c)
+	}
+}
+
+func count(event func(int), n int) {
+	if event != nil && n > 0 {
+		event(n)
 	}
 }
 

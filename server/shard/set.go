@@ -118,9 +118,7 @@ func (s *Set) SubmitRenewal(n registry.Name, uid registry.UID) {
 // and counted; the newest NOT_SERVING and DRAINING of each instance are kept,
 // and are judged without waiting for a tick.
 func (s *Set) Submit(n registry.Name, samples []health.Sample) {
-	if dropped := s.of(n).inbox.putSamples(n, samples); dropped > 0 && s.cfg.Events.Dropped != nil {
-		s.cfg.Events.Dropped(dropped)
-	}
+	count(s.cfg.Events.Dropped, s.of(n).inbox.putSamples(n, samples))
 }
 
 // Restamp asks for a new version of a service's unchanged view, because a

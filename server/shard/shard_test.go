@@ -274,8 +274,8 @@ func TestFullInboxLosesOnlySamples(t *testing.T) {
 		if err != nil || !ok {
 			t.Fatalf("inspect: %v, %v", ok, err)
 		}
-		if v, _ := i.Verdict(3); !v.Draining || v.State != health.Ineligible {
-			t.Errorf("i3 said DRAINING and then NOT_SERVING: %+v", v)
+		if x, _ := i.Instance(3); !x.Verdict.Draining || x.Verdict.State != health.Ineligible {
+			t.Errorf("i3 said DRAINING and then NOT_SERVING: %+v", x)
 		}
 		// What was taken out makes room.
 		for range 10 {
@@ -474,7 +474,7 @@ func TestDeferredCandidatesAreOfferedAgain(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		i, _, err := r.set.Inspect(t.Context(), checkout)
-		if err != nil || i.Until.IsZero() || i.Why == "" || len(i.Verdicts) != 2 {
+		if err != nil || i.Until.IsZero() || i.Why == "" || len(i.Instances) != 2 {
 			t.Errorf("while it waits: %+v, %v", i, err)
 		}
 		time.Sleep(200 * time.Millisecond)
