@@ -62,8 +62,14 @@ func frame(t typ, name string, at views.Version, render string, value []byte) (*
 		}
 		return nil, fmt.Errorf("%s %s is %d bytes long, over the limit %s (%d): gRPC clients could not receive it", t, name, len(b), limit, maxResponse-responseRoom)
 	}
-	e.delta, e.any = b, b[len(head):]
+	e.hold(b, len(head))
 	return e, nil
+}
+
+// hold takes the bytes of an entry, whose header is head bytes long.
+func (e *encoded) hold(b []byte, head int) {
+	e.delta, e.any = b, b[head:]
+	e.deltaPart, e.anyPart = mem.SliceBuffer(e.delta), mem.SliceBuffer(e.any)
 }
 
 // responseRoom is kept free for what a response holds beside its one resource.
@@ -76,8 +82,7 @@ func (e *encoded) withAt(at views.Version) *encoded {
 	}
 	next := &encoded{name: e.name, at: at, render: e.render}
 	head := next.header(len(e.any))
-	next.delta = append(append(make([]byte, 0, len(head)+len(e.any)), head...), e.any...)
-	next.any = next.delta[len(head):]
+	next.hold(append(append(make([]byte, 0, len(head)+len(e.any)), head...), e.any...), len(head))
 	return next
 }
 
@@ -95,7 +100,20 @@ func (e *encoded) header(anySize int) []byte {
 
 // response is one framed answer: its own few bytes, and those of the resources,
 // which it shares. It is sent once, by one stream.
-type response struct{ parts mem.BufferSlice }
+type response struct {
+	parts mem.BufferSlice
+	few   [2]mem.Buffer // where parts are, while they are few
+}
+
+func newResponse(own []byte, resources int) *response {
+	r := &response{}
+	r.parts = r.few[:0]
+	if resources >= len(r.few) {
+		r.parts = make(mem.BufferSlice, 0, 1+resources)
+	}
+	r.parts = append(r.parts, mem.SliceBuffer(own))
+	return r
+}
 
 // size is the number of bytes on the wire, gRPC's own framing aside.
 func (r *response) size() int { return r.parts.Len() }
@@ -112,11 +130,11 @@ func deltaResponse(t typ, nonce string, res []*encoded, removed []string, contro
 	for _, n := range removed {
 		b = appendString(b, removedEntry, n)
 	}
-	parts := append(make(mem.BufferSlice, 0, 1+len(res)), mem.SliceBuffer(b))
+	r := newResponse(b, len(res))
 	for _, e := range res {
-		parts = append(parts, mem.SliceBuffer(e.delta))
+		r.parts = append(r.parts, e.deltaPart)
 	}
-	return &response{parts: parts}
+	return r
 }
 
 // sotwResponse frames a DiscoveryResponse.
@@ -127,11 +145,11 @@ func sotwResponse(t typ, version, nonce string, res []*encoded, controlPlane str
 	b = appendString(b, typeURLField, t.url())
 	b = appendString(b, nonceField, nonce)
 	b = appendIdentifier(b, sotwIdentifier, controlPlane)
-	parts := append(make(mem.BufferSlice, 0, 1+len(res)), mem.SliceBuffer(b))
+	r := newResponse(b, len(res))
 	for _, e := range res {
-		parts = append(parts, mem.SliceBuffer(e.any))
+		r.parts = append(r.parts, e.anyPart)
 	}
-	return &response{parts: parts}
+	return r
 }
 
 func stringSize(field protowire.Number, n int) int {

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/grpc/mem"
+
 	"github.com/sightlinedev/sightline/views"
 )
 
@@ -116,6 +118,8 @@ type encoded struct {
 	// Any too.
 	delta []byte
 	any   []byte
+	// The same two as the transport takes them, made once.
+	deltaPart, anyPart mem.Buffer
 }
 
 // version is the resource's version on a delta stream: epoch.seq-render.
