@@ -20,11 +20,11 @@ const readyWithin = 30 * time.Second
 
 // ServerConfig says how bin/sightline is started.
 type ServerConfig struct {
-	// Command is "dev" (the default, which needs nothing else) or "server".
-	// "server" is given listeners, data and a zone; identity comes in Args.
+	// Command is "dev" (the default) or "server". Both are given everything that
+	// they need: listeners, data, a DNS zone, identity.
 	Command string
-	// CA is whose identities dev believes; nil: a new one. Mint the workloads
-	// that a test needs from it.
+	// CA is whose identities the server believes; nil: a new one. Mint the
+	// workloads that a test needs from it.
 	CA   *CA
 	Data string   // data folder; empty: one that goes with the test
 	Args []string // further flags
@@ -73,6 +73,8 @@ func StartServer(t testing.TB, cfg ServerConfig) *Server {
 	} else {
 		s.args = []string{cfg.Command, "--data", cfg.Data, "--xds-listen", s.XDS, "--api-listen", s.API,
 			"--dns-listen", s.DNS, "--http-listen", s.HTTP, "--dns-zone", "sightline.test."}
+		id := cfg.CA.Mint(t, "/sightline/server/test")
+		s.args = append(s.args, "--svid", id.CertFile, "--svid-key", id.KeyFile, "--bundle", id.BundleFile)
 	}
 	s.args = append(s.args, cfg.Args...)
 	s.Restart(t)
@@ -100,11 +102,10 @@ func (s *Server) WaitReady(t testing.TB, limit time.Duration) {
 	})
 }
 
-// Operator is the operator's identity that dev writes at its start.
+// Operator is an identity that may do everything an operator may.
 func (s *Server) Operator(t testing.TB) *SVID {
 	t.Helper()
-	base := filepath.Join(s.Data, "identity", "operator")
-	return LoadSVID(t, base+".pem", base+".key", s.CA.BundleFile)
+	return s.CA.Mint(t, "/sightline/operator/test")
 }
 
 // Metrics is the text of /metrics.
