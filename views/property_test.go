@@ -1,6 +1,7 @@
 package views
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -303,12 +304,24 @@ func TestRestart(t *testing.T) {
 				in.Change.Instances = append(in.Change.Instances, registry.InstanceChange{UID: uid, Row: row})
 				in.Verdicts = append(in.Verdicts, w.verdicts[uid])
 			}
-			c, _ := NewAssembler(w.name, w.a.Memory()).Apply(e.now, in)
+			c, _ := NewAssembler(w.name, throughCheckpoint(t, w.a.Memory())).Apply(e.now, in)
 			if r := next.Publish(e.now, c); !r.Kept || r.Held != before.Version() {
 				t.Fatalf("%v was %v and is %v after a restart:\n%s%s", w.name, before.Version(), r.Held, describeView(before), describeView(c.View))
 			}
 		}
 	})
+}
+
+// throughCheckpoint is what the store gives back of a memory.
+func throughCheckpoint(t *rapid.T, m Memory) (out Memory) {
+	b, err := json.Marshal(m)
+	if err == nil {
+		err = json.Unmarshal(b, &out)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 func onlyRows(w *world, v *View) bool {

@@ -308,15 +308,16 @@ func (p *Publisher) Since(v Version) (changes []Change, through Version, ok bool
 // Complete says that desired state is loaded and every service's view was
 // offered since the start: from now on surfaces answer. A service that had a
 // view before the start and has none now was deleted meanwhile; that becomes a
-// change like any other, so that clients which resume learn of it.
-func (p *Publisher) Complete() {
+// change like any other, so that clients which resume learn of it. The
+// deletions are returned for the view store, which would name them again at the
+// next start.
+func (p *Publisher) Complete() (gone []Publication) {
 	p.mu.Lock()
 	s := p.snapshot.Load()
-	var gone []Change
 	var after []func()
 	for _, n := range slices.SortedFunc(maps.Keys(p.stored), Name.Compare) {
 		at, f := p.stamp()
-		gone = append(gone, Change{Version: at, Name: n, Deleted: true, Lane: Withdrawals, Kinds: Withdraw})
+		gone = append(gone, Publication{Version: at, Name: n, Lane: Withdrawals, Kinds: Withdraw})
 		s = s.Without(n, at)
 		if f != nil {
 			after = append(after, f)
@@ -324,13 +325,14 @@ func (p *Publisher) Complete() {
 	}
 	clear(p.stored)
 	p.snapshot.Store(s.WithHead(true, s.head.generations))
-	for _, c := range gone {
-		p.remember(c)
+	for _, g := range gone {
+		p.remember(Change{Version: g.Version, Name: g.Name, Deleted: true, Lane: g.Lane, Kinds: g.Kinds})
 	}
 	p.mu.Unlock()
 	for _, f := range after {
 		f()
 	}
+	return gone
 }
 
 // PolicyChanged makes the policy's generation visible to renderings.

@@ -97,7 +97,9 @@ func TestDeletedWhileDown(t *testing.T) {
 	if r := p.Publish(time.Time{}, k); !r.Kept || r.Held != (Version{1, 4}) {
 		t.Errorf("the same contents: %+v", r)
 	}
-	p.Complete()
+	if told := p.Complete(); len(told) != 1 || told[0].Name != gone || told[0].New != nil || told[0].Version != (Version{2, 50}) {
+		t.Errorf("told to the store: %+v", told)
+	}
 	changes, through, ok := p.Since(Version{1, 4})
 	if !ok || len(changes) != 1 || changes[0].Name != gone || !changes[0].Deleted || through != (Version{2, 50}) {
 		t.Errorf("since the last version before: %v %v %v", changes, through, ok)
