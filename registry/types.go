@@ -37,11 +37,12 @@ type UID uint64
 // String is the written form: i17.
 func (u UID) String() string { return "i" + strconv.FormatUint(uint64(u), 10) }
 
-// ParseUID reads the written form.
+// ParseUID reads the written form, and nothing that String does not write: two
+// spellings of one instance would be two keys.
 func ParseUID(s string) (UID, error) {
 	digits, ok := strings.CutPrefix(s, "i")
 	n, err := strconv.ParseUint(digits, 10, 64)
-	if !ok || err != nil || n == 0 {
+	if !ok || err != nil || n == 0 || UID(n).String() != s {
 		return 0, fmt.Errorf("%q is not an instance uid (i followed by digits)", s)
 	}
 	return UID(n), nil

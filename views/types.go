@@ -69,15 +69,16 @@ func (v Version) Compare(o Version) int {
 // Less reports whether v is older than o.
 func (v Version) Less(o Version) bool { return v.Compare(o) < 0 }
 
-// ParseVersion reads the written form.
+// ParseVersion reads the written form, and nothing that String does not write.
 func ParseVersion(s string) (Version, error) {
 	e, q, ok := strings.Cut(s, ".")
 	epoch, err1 := strconv.ParseUint(e, 10, 64)
 	seq, err2 := strconv.ParseUint(q, 10, 64)
-	if !ok || err1 != nil || err2 != nil {
+	v := Version{epoch, seq}
+	if !ok || err1 != nil || err2 != nil || v.String() != s {
 		return Version{}, fmt.Errorf("%q is not a version (epoch.seq)", s)
 	}
-	return Version{epoch, seq}, nil
+	return v, nil
 }
 
 // The four states (HEALTH.md §1).
