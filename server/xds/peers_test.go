@@ -501,3 +501,40 @@ func TestEnvoyPrefersItsZoneAndFallsBack(t *testing.T) {
 	s.assertNoNACK(t)
 	assertNoneRejected(t, e)
 }
+
+// 150 equal members in three zones (case C10): in every form, from both kinds of
+// client, each of them is called, and nothing is refused.
+func TestEachOf150MembersIsCalled(t *testing.T) {
+	_, ms := backends(t, 1, 150)
+	for i, m := range ms {
+		m.Zone = string(rune('a' + i%3))
+	}
+	ms[7].Weight, ms[7].State, ms[7].OwnLocality = 1, views.Degraded, true // just admitted
+	everyone := func(name string, c *harness.Caller) {
+		t.Helper()
+		c.WaitFor(t, 10*time.Second)
+		called := map[string]bool{}
+		harness.Eventually(t, 20*time.Second, name+": every member is called", func() error {
+			for answer := range c.Calls(300, 2*time.Second) {
+				called[answer] = true
+			}
+			delete(called, ms[7].UID.String()) // a hundredth of a share: seldom called
+			if len(called) != 149 {
+				return fmt.Errorf("%d of 149", len(called))
+			}
+			return nil
+		})
+	}
+	for _, form := range []views.Form{views.PerEndpoint, views.Grouped, views.Flat} {
+		s := startPlainServer(t, rendering{size: views.SizeGo})
+		v := viewOf(1, ms...)
+		v.Forms[views.SizeGo] = form
+		s.set(v)
+		everyone(fmt.Sprintf("grpc-go, form %d", form), harness.Dial(t, harness.Bootstrap{Server: s.addr, NodeID: "go"}, "checkout.shop"))
+		s.assertNoNACK(t)
+	}
+	s, e := envoyFor(t, "a", viewOf(1, ms...))
+	everyone("envoy", harness.DialPlain(t, e.Outbound.String(), "checkout.shop"))
+	s.assertNoNACK(t)
+	assertNoneRejected(t, e)
+}
