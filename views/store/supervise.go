@@ -17,9 +17,6 @@ func (s *Store) supervise() {
 	defer ticker.Stop()
 	var frozenAt, retryAt time.Time
 	wait := s.cfg.RetryEvery
-	if s.State() != Writable {
-		s.froze <- struct{}{}
-	}
 	for {
 		select {
 		case <-s.ctx.Done():
