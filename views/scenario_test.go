@@ -135,7 +135,21 @@ func (w *world) apply(t *testing.T, d *datadriven.TestData) string {
 			w.do(t, f)
 		}
 	}
-	return w.offer(d.HasArg("show"))
+	out := w.offer(d.HasArg("show"))
+	if d.HasArg("forms") {
+		v := w.p.Snapshot().Get(w.name)
+		out += fmt.Sprintf("%d members:", len(v.Members))
+		for class, form := range v.Forms {
+			out += " " + []string{"core", "java", "go", "node"}[class] + "=" + []string{"per-endpoint", "grouped", "flat"}[form]
+		}
+		for _, m := range v.Members {
+			if m.OwnLocality {
+				out += ", own " + m.UID.String()
+			}
+		}
+		out += "\n"
+	}
+	return out
 }
 
 // do takes one line of a scenario.

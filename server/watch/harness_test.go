@@ -47,7 +47,11 @@ type region struct {
 const callerKey = "test-caller"
 
 func newRegion(t *testing.T, change func(*Config)) *region {
-	r := &region{t: t, p: views.NewPublisher(views.PublisherConfig{Epoch: 7}), lis: bufconn.Listen(1 << 10)}
+	return newRegionFrom(t, views.PublisherConfig{Epoch: 7}, change)
+}
+
+func newRegionFrom(t *testing.T, start views.PublisherConfig, change func(*Config)) *region {
+	r := &region{t: t, p: views.NewPublisher(start), lis: bufconn.Listen(1 << 10)}
 	r.policy.Store(&authz.Policy{TrustDomain: "example.org", Default: authz.WholeTrustDomain})
 	r.p.Complete()
 	c := Config{Snapshot: r.p.Snapshot, Since: r.p.Since, Policy: r.policy.Load, Region: "local", StallAfter: 30 * time.Second, StallRate: 16 << 10}

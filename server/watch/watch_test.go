@@ -128,6 +128,47 @@ func TestResume(t *testing.T) {
 	})
 }
 
+// TestResumeDuringPublication: what is published between the reading of the ring
+// and that of the views is not taken for something that the client holds.
+func TestResumeDuringPublication(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r *region
+		between := func() {}
+		r = newRegion(t, func(c *Config) {
+			since := c.Since
+			c.Since = func(v views.Version) ([]views.Change, views.Version, bool) {
+				defer between()
+				return since(v)
+			}
+		})
+		r.publish("a", 1)
+		first := r.open(cart, &viewv1.Filter{})
+		first.saw("a", "@7.1 complete 0")
+		first.cancel()
+		synctest.Wait()
+		between = func() {
+			between = func() {}
+			r.swap("a", 2)
+		}
+		r.open(cart, &viewv1.Filter{ResumeFrom: first.token}).saw("a", "@7.2 complete 0")
+	})
+}
+
+// TestResumeOverRestart: the ring may reach over a start, but not what the
+// caller was allowed to see before it.
+func TestResumeOverRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := views.Name{Namespace: "shop", Service: "a"}
+		r := newRegionFrom(t, views.PublisherConfig{Epoch: 7, Recent: []views.Change{
+			{Version: views.Version{Epoch: 6, Seq: 1}, Name: a}, {Version: views.Version{Epoch: 6, Seq: 2}, Name: a}}}, nil)
+		r.publish("a", 1)
+		if _, _, ok := r.p.Since(views.Version{Epoch: 6, Seq: 2}); !ok {
+			t.Fatal("the ring does not reach over the start")
+		}
+		r.open(cart, &viewv1.Filter{ResumeFrom: "6.2"}).saw("resync", "a", "@7.1 complete 0")
+	})
+}
+
 func TestScope(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var refused []string
