@@ -107,10 +107,15 @@ func (f *Feed) note(p views.Publication) {
 	if f.forget != nil {
 		f.forget(p.Name)
 	}
+	f.setChanged(p.Version)
+}
+
+// setChanged notes that the set of services that callers see changed.
+func (f *Feed) setChanged(at views.Version) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.set.Less(p.Version) {
-		f.set = p.Version
+	if f.set.Less(at) {
+		f.set = at
 	}
 }
 

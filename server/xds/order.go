@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sightlinedev/sightline/views"
@@ -188,7 +189,7 @@ func mix(hash uint64, v views.Version) uint64 {
 // this stream. It is there already if and only if its bytes are the same.
 func (p *pass) resolveComposite(t typ, f *found) {
 	st := p.st
-	set := serviceSet{at: p.snap.Version(), members: func() []setMember { return nil }}
+	set := serviceSet{at: p.st.srv.feed.setVersion(), members: func() []setMember { return nil }}
 	if t == rds {
 		set = p.routeSet()
 	}
@@ -198,8 +199,40 @@ func (p *pass) resolveComposite(t typ, f *found) {
 	}
 	shown := st.composites[t]
 	f.skip = e.render == shown.render && !st.records.find(f.id).any(t, asked)
-	if e.at.Less(shown.at) {
-		e = e.withAt(shown.at)
+	f.enc = st.srv.restamps.raised(e, maxVersion(set.at, shown.at))
+}
+
+func maxVersion(a, b views.Version) views.Version {
+	if a.Less(b) {
+		return b
 	}
-	f.enc = e
+	return a
+}
+
+// restamps shares composites whose bytes were made for an older version than
+// they are shown at: the set that they are made of changed, and changed back.
+type restamps struct {
+	mu       sync.Mutex
+	byRender map[string]*encoded
+}
+
+// keptRestamps bounds the composites kept; beyond it they are made again.
+const keptRestamps = 32
+
+// raised returns the composite at that version, or as it is if it is newer.
+func (r *restamps) raised(e *encoded, at views.Version) *encoded {
+	if !e.at.Less(at) {
+		return e
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.byRender[e.render]; c != nil && c.at == at && c.name == e.name {
+		return c
+	}
+	if r.byRender == nil || len(r.byRender) >= keptRestamps {
+		r.byRender = make(map[string]*encoded)
+	}
+	c := e.withAt(at)
+	r.byRender[e.render] = c
+	return c
 }

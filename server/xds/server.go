@@ -76,6 +76,7 @@ type Server struct {
 	feed     *Feed
 	pool     *pool
 	render   *renderer
+	restamps restamps
 	complete atomic.Bool
 	loaded   chan struct{} // closed when the snapshot is complete
 	policy   atomic.Uint64 // generation that the streams' scopes were judged by
@@ -147,6 +148,7 @@ func (s *Server) keepHouse(n int) {
 		return
 	}
 	if g := s.generation(); s.policy.Swap(g) != g {
+		s.feed.setChanged(s.cfg.Snapshot().Version())
 		for _, st := range s.feed.open() {
 			st.markEverything()
 		}

@@ -221,6 +221,9 @@ func (p *pass) sotwWhole(t typ) {
 		return
 	}
 	b := &batch{}
+	if ts.wildcard {
+		b.newest = st.srv.feed.setVersion()
+	}
 	for i := range set {
 		if !b.fits(len(set[i].enc.any)) {
 			p.tooLarge(t, len(set))

@@ -135,7 +135,7 @@ func (c *Client) check(r *Response) {
 		}
 	}
 	if !c.delta {
-		wrong = append(wrong, c.watermark.raise(r.Type, r.Version))
+		wrong = append(wrong, c.shown.raise(r.Type, r.Version))
 	}
 	for _, w := range wrong {
 		if w != "" {
@@ -144,8 +144,15 @@ func (c *Client) check(r *Response) {
 	}
 }
 
-// apply brings what the client holds up to an accepted response.
+// apply brings what the client holds up to an accepted response. A version of
+// state of the world is the client's own once it accepted it: that it offers on
+// its next stream.
 func (c *Client) apply(r *Response) {
+	if !c.delta {
+		if w := c.watermark.raise(r.Type, r.Version); w != "" {
+			c.violations = append(c.violations, w)
+		}
+	}
 	held := c.held[r.Type]
 	if held == nil || !c.delta && (r.Type == LDS || r.Type == CDS) {
 		held = make(map[string]Resource)

@@ -98,6 +98,7 @@ type Client struct {
 	history    []*Response
 	violations []string
 	err        error
+	shown      *Watermark // state of the world: of this stream
 	watermark  *Watermark
 }
 
@@ -135,7 +136,7 @@ func newClient(node *corev3.Node, react Reaction) *Client {
 	return &Client{
 		react: react, node: node, done: make(chan struct{}), changed: make(chan struct{}),
 		held: make(map[string]map[string]Resource), names: make(map[string][]string),
-		version: make(map[string]string), watermark: NewWatermark(),
+		version: make(map[string]string), shown: NewWatermark(), watermark: NewWatermark(),
 	}
 }
 
@@ -402,4 +403,19 @@ func (c *Client) receiveSotw() (*Response, error) {
 		r.Resources = append(r.Resources, Resource{Name: name, Version: m.GetVersionInfo(), Body: body})
 	}
 	return r, nil
+}
+
+// Carry takes over what an earlier stream of the same client held, which may be
+// nil: a client that reconnects loses nothing. Call it before the first request.
+func (c *Client) Carry(old *Client, typs ...string) *Client {
+	if old == nil {
+		return c
+	}
+	for _, typ := range typs {
+		held := old.Held(typ)
+		c.mu.Lock()
+		c.held[typ] = held
+		c.mu.Unlock()
+	}
+	return c
 }
