@@ -1,6 +1,9 @@
 package views
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // The pace of publications (DESIGN.md §8).
 const (
@@ -17,11 +20,26 @@ const (
 	shedWindow = time.Second
 )
 
-// window is how long additions wait, given how long the last change took to
-// reach the streams: a region that needs a second to tell everybody should not
-// start again sooner than that.
-func window(lastFanOut time.Duration) time.Duration {
-	return min(max(2*lastFanOut, minWindow), maxWindow)
+// shedding is the state of the additions window.
+type shedding struct {
+	fanOut time.Duration // as measured last, or what is left of a longer one
+	at     time.Time     // of that measurement
+	since  time.Time     // since when additions are shed; zero: they are not
+}
+
+// window is how long additions wait: a region that needs a second to tell
+// everybody should not start again sooner than that.
+func (s *shedding) window() time.Duration { return min(max(2*s.fanOut, minWindow), maxWindow) }
+
+// measure takes in how long a change took to reach its streams. A longer one
+// before it fades by half a second: a change that concerned nobody must not end
+// an episode that the next one begins again.
+func (s *shedding) measure(now time.Time, took time.Duration) (began, ended bool) {
+	fade := math.Exp2(-max(now.Sub(s.at), 0).Seconds())
+	s.fanOut, s.at = max(took, time.Duration(float64(s.fanOut)*fade)), now
+	began = s.window() > shedWindow && s.since.IsZero()
+	ended = s.window() <= shedWindow && !s.since.IsZero()
+	return began, ended
 }
 
 // pace is what a Publisher remembers of one service's timing.

@@ -57,8 +57,7 @@ type Publisher struct {
 	services map[Name]*service
 	deleted  []tombstone // oldest first
 	stored   map[Name]Stored
-	window   time.Duration // of the additions lane
-	shed     time.Time     // since when additions are shed; zero: they are not
+	shed     shedding
 }
 
 // tombstoneLife is how long a deleted service is remembered (STORE.md §2).
@@ -90,7 +89,6 @@ func NewPublisher(c PublisherConfig) *Publisher {
 		halfway:  c.Next + (c.Reserved-min(c.Next, c.Reserved))/2,
 		services: map[Name]*service{},
 		stored:   c.Stored,
-		window:   minWindow,
 	}
 	if p.stored == nil {
 		p.stored = map[Name]Stored{}
@@ -138,7 +136,7 @@ func (p *Publisher) publish(now time.Time, c Candidate) (Result, func()) {
 	}
 	// Until the first answer nobody waits for a lane, and everybody for the start.
 	if snap.Complete() && !restamp {
-		if at, why := s.due(now, d, p.window); at.After(now) {
+		if at, why := s.due(now, d, p.shed.window()); at.After(now) {
 			if d.lane == Additions && s.waiting.IsZero() {
 				s.waiting = now
 			}
@@ -356,14 +354,12 @@ func (p *Publisher) Lead(term uint64) {
 // every stream that wanted it. It sets the additions window.
 func (p *Publisher) FanOut(now time.Time, took time.Duration) {
 	p.mu.Lock()
-	p.window = window(took)
-	began := p.window > shedWindow && p.shed.IsZero()
-	ended := p.window <= shedWindow && !p.shed.IsZero()
-	wide, since := p.window, p.shed
+	began, ended := p.shed.measure(now, took)
+	wide, since := p.shed.window(), p.shed.since
 	if began {
-		p.shed = now
+		p.shed.since = now
 	} else if ended {
-		p.shed = time.Time{}
+		p.shed.since = time.Time{}
 	}
 	p.mu.Unlock()
 	if began && p.events.ShedBegan != nil {
@@ -379,5 +375,5 @@ func (p *Publisher) FanOut(now time.Time, took time.Duration) {
 func (p *Publisher) Shedding() (window time.Duration, since time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.window, p.shed
+	return p.shed.window(), p.shed.since
 }

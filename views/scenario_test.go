@@ -75,6 +75,7 @@ func TestScenarios(t *testing.T) {
 
 func (w *world) fanOut(t *testing.T, d *datadriven.TestData) string {
 	var took string
+	w.advance(t, d)
 	d.ScanArgs(t, "took", &took)
 	dur, err := time.ParseDuration(took)
 	if err != nil {
@@ -82,6 +83,7 @@ func (w *world) fanOut(t *testing.T, d *datadriven.TestData) string {
 	}
 	w.p.FanOut(w.now, dur)
 	wide, since := w.p.Shedding()
+	wide = wide.Round(time.Millisecond)
 	if since.IsZero() {
 		return fmt.Sprintf("window %v\n", wide)
 	}
@@ -121,15 +123,7 @@ func (w *world) edit() *registry.Change {
 }
 
 func (w *world) apply(t *testing.T, d *datadriven.TestData) string {
-	if d.HasArg("t") {
-		var at string
-		d.ScanArgs(t, "t", &at)
-		after, err := time.ParseDuration(at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.now = scenarioStart.Add(after)
-	}
+	w.advance(t, d)
 	for line := range strings.Lines(d.Input) {
 		if f := strings.Fields(line); len(f) > 0 {
 			w.do(t, f)
@@ -150,6 +144,20 @@ func (w *world) apply(t *testing.T, d *datadriven.TestData) string {
 		out += "\n"
 	}
 	return out
+}
+
+// advance sets the clock to the block's time, if it gives one.
+func (w *world) advance(t *testing.T, d *datadriven.TestData) {
+	if !d.HasArg("t") {
+		return
+	}
+	var at string
+	d.ScanArgs(t, "t", &at)
+	after, err := time.ParseDuration(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.now = scenarioStart.Add(after)
 }
 
 // do takes one line of a scenario.
