@@ -210,6 +210,20 @@ func (w *Writer) LeavingService(n registry.Name) bool {
 	return false
 }
 
+// LeavingLabel is Leaving for an instance that is known by its label.
+func (w *Writer) LeavingLabel(n registry.Name, label string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.pending {
+		for _, i := range p.instances {
+			if i.Service == n && i.Label == label {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Lapsed removes an instance whose lease lapsed and whose membership ran out.
 // It never waits: the row's deletion is written behind the views, like every
 // removal. An instance that is gone already is no error.

@@ -18,51 +18,60 @@ func (s *Server) caller(ctx context.Context) (identity.Principal, error) {
 	return who, nil
 }
 
-// maySee says whether the caller may read a service's rows: everything for
-// those who run the region, by the resolution policy for everybody else.
+// maySee says whether the caller may read a service's rows.
 func (s *Server) maySee(who identity.Principal, n registry.Name) bool {
-	switch who.Class() {
-	case identity.Operator, identity.SecurityAdmin, identity.Replica, identity.Reconciler:
-		return true
-	}
-	return s.cfg.Policy().CanResolve(who, serviceOf(n)).Allowed
+	_, serves := s.service(n)
+	return s.cfg.Policy().CanInspect(who, serviceOf(n), serves).Allowed
 }
 
-// maySeeNamespace is maySee for contracts and profiles, which belong to a
-// namespace: its whole is judged, by the name of a service that nobody has.
-func (s *Server) maySeeNamespace(who identity.Principal, namespace string) bool {
-	return s.maySee(who, registry.Name{Namespace: namespace})
+// maySeeOwn is maySee for contracts and profiles, which belong to a namespace
+// and are judged like a service of their name.
+func (s *Server) maySeeOwn(who identity.Principal, n registry.Name) bool {
+	return s.cfg.Policy().CanInspect(who, serviceOf(n), nil).Allowed
+}
+
+// service says whether a service exists, and which identities its contract
+// names.
+func (s *Server) service(n registry.Name) (exists bool, serves []identity.ID) {
+	s.cfg.Writer.Read(func(ix *registry.Index) {
+		if svc, ok := ix.Service(n); ok {
+			exists, serves = true, ix.EffectiveContract(svc).Identities
+		}
+	})
+	return exists, serves
 }
 
 func serviceOf(n registry.Name) authz.Service {
 	return authz.Service{Namespace: n.Namespace, Name: n.Service}
 }
 
-// mayRegister decides on an instance of a service under an identity. A
-// service that is not there is refused like one of somebody else's.
+// mayRegister decides on an instance of a service under an identity. A service
+// that is not there is refused like one that the caller may not know of.
 func (s *Server) mayRegister(who identity.Principal, n registry.Name, self identity.ID) error {
-	var serves []identity.ID
-	exists := false
-	s.cfg.Writer.Read(func(ix *registry.Index) {
-		if svc, ok := ix.Service(n); ok {
-			c := ix.EffectiveContract(svc)
-			exists, serves = true, c.Identities
-		}
-	})
-	if !exists && s.maySee(who, n) {
-		return status.Hidden("service", n.String())
-	}
+	exists, serves := s.service(n)
 	d := authz.CanRegister(who, self)
 	if d.Allowed && !privileged(who.Class()) {
-		d = authz.CanServe(self, serviceOf(n), serves)
+		d = s.mayServe(self, n, serves)
 	}
 	if d.Allowed && exists {
 		return nil
 	}
-	if !s.maySee(who, n) {
+	if exists && s.cfg.Events.Refused != nil {
+		s.cfg.Events.Refused(who, n, d.Rule)
+	}
+	if known := s.cfg.Policy().CanResolve(who, serviceOf(n)).Allowed; !exists || !known {
 		return status.Hidden("service", n.String())
 	}
 	return status.Errorf(status.NotOneself, "%s may not register an instance of %s that serves as %q: %s", who, n, self, d.Rule)
+}
+
+// mayServe is authz.CanServe within the trust domain: a namespace of another
+// one has the same name and is another.
+func (s *Server) mayServe(self identity.ID, n registry.Name, serves []identity.ID) authz.Decision {
+	if p := s.cfg.Policy(); len(serves) == 0 && (p == nil || self.TrustDomain() != p.TrustDomain) {
+		return authz.Decision{Rule: "another trust domain, and the contract does not name the identity"}
+	}
+	return authz.CanServe(self, serviceOf(n), serves)
 }
 
 // own finds a live instance that the caller may change: its own, or any for

@@ -2,6 +2,7 @@ package registryapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
@@ -11,77 +12,123 @@ import (
 	"github.com/sightlinedev/sightline/server/status"
 )
 
-// Apply makes a batch of changes, all or nothing.
+// Apply makes a batch of changes, all or nothing. What it should delete and is
+// not there is no refusal.
 func (s *Server) Apply(ctx context.Context, req *registryv1.ApplyRequest) (*registryv1.ApplyResponse, error) {
 	who, err := s.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if reply, ok := remembered[*registryv1.ApplyResponse](s.replies, who.ID, "Apply", req.GetRequestId()); ok {
-		return reply, nil
-	}
-	if n, most := len(req.GetChanges()), s.cfg.API.ApplyObjects; n > most {
-		return nil, status.Limit("api.apply_objects", fmt.Sprintf("%d objects in one batch; this one has %d", most, n))
-	}
-	var ms []registry.Mutation
-	var bad registry.Violations
-	for i, c := range req.GetChanges() {
-		m, err := mutationOf(c)
-		if v, ok := err.(registry.Violations); ok { //nolint:errorlint // wire returns the list itself
-			for _, x := range v {
-				x.Field = itemPath(req, i) + x.Field
-				bad = append(bad, x)
-			}
-		} else if err != nil {
-			return nil, err
+	a := attempt{who: who, method: "Apply", target: fmt.Sprintf("%d objects", len(req.GetChanges())), validateOnly: req.GetValidateOnly()}
+	return once(ctx, s, a, req.GetRequestId(), func() (*registryv1.ApplyResponse, error) {
+		ms, err := s.mutations(req)
+		if err != nil {
+			return nil, s.refuse(ctx, a, err)
 		}
-		ms = append(ms, m)
-	}
-	if len(bad) > 0 {
-		return nil, invalid(bad, "")
-	}
-	reply, err := s.applyAll(ctx, req, ms)
-	if err != nil {
-		return nil, err
-	}
-	if !req.GetValidateOnly() {
-		s.replies.keep(who.ID, "Apply", req.GetRequestId(), reply)
-	}
-	return reply, nil
+		return s.applyAll(ctx, a, req, ms)
+	})
 }
 
-func (s *Server) applyAll(ctx context.Context, req *registryv1.ApplyRequest, ms []registry.Mutation) (*registryv1.ApplyResponse, error) {
-	who, err := s.caller(ctx)
-	if err != nil {
-		return nil, err
+func (s *Server) mutations(req *registryv1.ApplyRequest) ([]registry.Mutation, error) {
+	if n, most := len(req.GetChanges()), s.cfg.API.ApplyObjects; n > most {
+		return nil, status.Limit("API.ApplyObjects", fmt.Sprintf("%d objects in one batch; this one has %d", most, n))
 	}
-	request := desired.Request{Mutations: ms, ValidateOnly: req.GetValidateOnly()}
-	if privileged(who.Class()) && !req.GetValidateOnly() {
-		request.Audit = s.record(who, "Apply", fmt.Sprintf("%d objects", len(ms)))
+	var ms []registry.Mutation
+	var all registry.Violations
+	for i, c := range req.GetChanges() {
+		m, err := mutationOf(c)
+		var bad registry.Violations
+		if err != nil && !errors.As(err, &bad) {
+			return nil, err
+		}
+		all = placed(all, bad, itemPath(req, i))
+		ms = append(ms, m)
+	}
+	if len(all) > 0 {
+		return nil, violated(all)
+	}
+	return ms, nil
+}
+
+func (s *Server) applyAll(ctx context.Context, a attempt, req *registryv1.ApplyRequest, ms []registry.Mutation) (*registryv1.ApplyResponse, error) {
+	request := desired.Request{ValidateOnly: a.validateOnly}
+	var at []int // where in the request each mutation is
+	for i, m := range ms {
+		if !s.absent(m) {
+			request.Mutations, at = append(request.Mutations, m), append(at, i)
+		}
+	}
+	if a.audited() {
+		request.Audit = s.record(a)
 		request.Audit.Details = map[string]string{}
-		for i, c := range req.GetChanges() {
-			if i == auditedObjects {
-				break
-			}
+		for i, c := range req.GetChanges()[:min(len(ms), auditedObjects)] {
 			request.Audit.Details[fmt.Sprint(i)] = describe(c, itemPath(req, i))
 		}
 	}
 	res, err := s.cfg.Writer.Write(ctx, request)
 	if err != nil {
-		return nil, statusOf(err, func(i int) string { return itemPath(req, i) })
+		return nil, statusOf(err, func(i int) string { return itemPath(req, at[i]) })
 	}
-	reply := &registryv1.ApplyResponse{Revision: res.Revision}
-	for i, o := range res.Outcomes {
-		r := &registryv1.ChangeResult{Outcome: outcomeOf(ms[i], o)}
-		if o.UID != 0 {
-			r.Uid = o.UID.String()
-			if p, ok := ms[i].(registry.PutInstance); ok && !req.GetValidateOnly() {
-				s.cfg.Renew(p.Row.Service, o.UID)
-			}
+	reply := &registryv1.ApplyResponse{Revision: res.Revision, Results: make([]*registryv1.ChangeResult, len(ms))}
+	for i := range reply.Results {
+		reply.Results[i] = &registryv1.ChangeResult{Outcome: registryv1.Outcome_OUTCOME_ABSENT}
+	}
+	for k, o := range res.Outcomes {
+		r := reply.Results[at[k]]
+		r.Outcome = outcomeOf(request.Mutations[k], o)
+		if o.UID == 0 {
+			continue
 		}
-		reply.Results = append(reply.Results, r)
+		r.Uid = o.UID.String()
+		if p, ok := request.Mutations[k].(registry.PutInstance); ok && !a.validateOnly {
+			s.cfg.Renew(p.Row.Service, o.UID)
+		}
 	}
 	return reply, nil
+}
+
+// absent says that a mutation deletes what is not there: neither live, nor
+// damaged, nor on its way out.
+func (s *Server) absent(m registry.Mutation) (absent bool) {
+	switch m := m.(type) {
+	case registry.DeleteService:
+		return !s.cfg.Writer.LeavingService(m.Name) && s.noRow(registry.RowKey{Kind: registry.ServiceRow, Name: m.Name})
+	case registry.DeleteContract:
+		return s.noRow(registry.RowKey{Kind: registry.ContractRow, Name: m.Name})
+	case registry.DeleteProfile:
+		return s.noRow(registry.RowKey{Kind: registry.ProfileRow, Name: m.Name})
+	case registry.RemoveInstance:
+		if m.UID != 0 {
+			_, leaving := s.cfg.Writer.Leaving(m.UID)
+			i, live := s.cfg.Writer.Lookup(m.UID)
+			if live && !m.Service.IsZero() && i.Service != m.Service {
+				return true // the name says another service's
+			}
+			return !live && !leaving && s.noRow(registry.RowKey{Kind: registry.InstanceRow, Name: m.Service, UID: m.UID})
+		}
+		_, live := s.find(m.Service, m.Label)
+		return !live && !s.cfg.Writer.LeavingLabel(m.Service, m.Label)
+	}
+	return false
+}
+
+// noRow says that there is no such row, readable or not.
+func (s *Server) noRow(k registry.RowKey) bool {
+	found := false
+	s.cfg.Writer.Read(func(ix *registry.Index) {
+		switch k.Kind {
+		case registry.ServiceRow:
+			_, found = ix.Service(k.Name)
+		case registry.ContractRow:
+			_, found = ix.Contract(k.Name)
+		case registry.ProfileRow:
+			_, found = ix.Profile(k.Name)
+		}
+		if _, damaged := ix.Damaged(k); damaged {
+			found = true
+		}
+	})
+	return !found
 }
 
 // auditedObjects is how many objects of a batch its audit record names.
@@ -135,12 +182,14 @@ func nameOf(o *registryv1.ObjectName) registry.Name {
 }
 
 func removalOf(o *registryv1.InstanceName) registry.RemoveInstance {
-	m := registry.RemoveInstance{By: source, Removal: registry.RemovedByOperator}
+	m := registry.RemoveInstance{
+		By: source, Removal: registry.RemovedByOperator,
+		Service: registry.Name{Namespace: o.GetNamespace(), Service: o.GetService()},
+	}
 	if uid, err := registry.ParseUID(o.GetInstance()); err == nil {
 		m.UID = uid
 		return m
 	}
-	m.Service = registry.Name{Namespace: o.GetNamespace(), Service: o.GetService()}
 	m.Label = o.GetInstance()
 	return m
 }

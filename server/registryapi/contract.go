@@ -6,6 +6,7 @@ import (
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 	"github.com/sightlinedev/sightline/registry"
 	"github.com/sightlinedev/sightline/registry/wire"
+	"github.com/sightlinedev/sightline/server/paging"
 	"github.com/sightlinedev/sightline/server/status"
 )
 
@@ -15,28 +16,28 @@ func (s *Server) PutContract(ctx context.Context, req *registryv1.PutContractReq
 	if err != nil {
 		return nil, err
 	}
-	if reply, ok := remembered[*registryv1.PutContractResponse](s.replies, who.ID, "PutContract", req.GetRequestId()); ok {
-		return reply, nil
+	p := req.GetContract()
+	a := attempt{
+		who: who, method: "PutContract", target: "contract/" + p.GetNamespace() + "/" + p.GetName(),
+		field: "contract.", validateOnly: req.GetValidateOnly(),
 	}
-	row, err := wire.ContractFromProto(req.GetContract())
-	if err != nil {
-		return nil, statusOf(err, func(int) string { return "contract." })
-	}
-	row.Source = source
-	m := registry.PutContract{Row: *row, Expect: row.Revision}
-	if _, err := s.write(ctx, "PutContract", who, "contract/"+row.Name.String(), req.GetValidateOnly(), m); err != nil {
-		return nil, err
-	}
-	reply := &registryv1.PutContractResponse{Contract: req.GetContract()}
-	if !req.GetValidateOnly() {
+	return once(ctx, s, a, req.GetRequestId(), func() (*registryv1.PutContractResponse, error) {
+		row, err := wire.ContractFromProto(p)
+		if err != nil {
+			return nil, s.refuse(ctx, a, a.status(err))
+		}
+		row.Source = source
+		if _, err := s.write(ctx, a, registry.PutContract{Row: *row, Expect: row.Revision}); err != nil {
+			return nil, err
+		}
+		reply := &registryv1.PutContractResponse{Contract: p}
 		s.cfg.Writer.Read(func(ix *registry.Index) {
-			if held, ok := ix.Contract(row.Name); ok {
+			if held, ok := ix.Contract(row.Name); ok && !a.validateOnly {
 				reply.Contract = wire.ContractToProto(held)
 			}
 		})
-		s.replies.keep(who.ID, "PutContract", req.GetRequestId(), reply)
-	}
-	return reply, nil
+		return reply, nil
+	})
 }
 
 // GetContract returns one contract, as given and with its defaults.
@@ -48,29 +49,30 @@ func (s *Server) GetContract(ctx context.Context, req *registryv1.GetContractReq
 	n := registry.Name{Namespace: req.GetNamespace(), Service: req.GetName()}
 	var row *registry.Contract
 	s.cfg.Writer.Read(func(ix *registry.Index) { row, _ = ix.Contract(n) })
-	if row == nil || !s.maySee(who, n) {
+	if !s.maySeeOwn(who, n) || row == nil {
 		return nil, status.Hidden("contract", n.String())
 	}
 	effective := row.WithDefaults()
 	return &registryv1.GetContractResponse{Contract: wire.ContractToProto(row), Effective: wire.ContractToProto(&effective)}, nil
 }
 
-// ListContracts returns a page of the contracts that the caller may see, by name.
+// ListContracts returns a page of the contracts that the caller may see, by
+// namespace and name.
 func (s *Server) ListContracts(ctx context.Context, req *registryv1.ListContractsRequest) (*registryv1.ListContractsResponse, error) {
 	who, err := s.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var rows []keyed[*registry.Contract]
+	var rows []paging.Keyed[*registry.Contract]
 	s.cfg.Writer.Read(func(ix *registry.Index) {
 		for c := range ix.Contracts() {
 			if ns := req.GetNamespace(); ns == "" || ns == c.Name.Namespace {
-				rows = append(rows, keyed[*registry.Contract]{c.Name.String(), c})
+				rows = append(rows, paging.Keyed[*registry.Contract]{Key: keyOf(c.Name), Row: c})
 			}
 		}
 	})
-	rows = visible(rows, func(c *registry.Contract) bool { return s.maySee(who, c.Name) })
-	out, next, err := page(rows, "contracts/"+req.GetNamespace(), req.GetPageToken(), s.pageSize(req.GetPageSize()), s.cfg.API.PageSize)
+	rows = visible(rows, func(c *registry.Contract) bool { return s.maySeeOwn(who, c.Name) })
+	out, next, err := paging.Cut(rows, "contracts/"+req.GetNamespace(), req.GetPageToken(), s.sizes.Of(req.GetPageSize()))
 	if err != nil {
 		return nil, err
 	}
@@ -87,16 +89,13 @@ func (s *Server) DeleteContract(ctx context.Context, req *registryv1.DeleteContr
 	if err != nil {
 		return nil, err
 	}
-	if reply, ok := remembered[*registryv1.DeleteContractResponse](s.replies, who.ID, "DeleteContract", req.GetRequestId()); ok {
-		return reply, nil
-	}
 	n := registry.Name{Namespace: req.GetNamespace(), Service: req.GetName()}
-	m := registry.DeleteContract{Name: n, By: source, Expect: req.GetRevision()}
-	res, err := s.write(ctx, "DeleteContract", who, "contract/"+n.String(), req.GetValidateOnly(), m)
-	if err != nil {
-		return nil, err
-	}
-	reply := &registryv1.DeleteContractResponse{Revision: res.Revision}
-	s.replies.keep(who.ID, "DeleteContract", req.GetRequestId(), reply)
-	return reply, nil
+	a := attempt{who: who, method: "DeleteContract", target: "contract/" + n.String(), validateOnly: req.GetValidateOnly()}
+	return once(ctx, s, a, req.GetRequestId(), func() (*registryv1.DeleteContractResponse, error) {
+		res, err := s.write(ctx, a, registry.DeleteContract{Name: n, By: source, Expect: req.GetRevision()})
+		if err != nil {
+			return nil, err
+		}
+		return &registryv1.DeleteContractResponse{Revision: res.Revision}, nil
+	})
 }

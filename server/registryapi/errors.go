@@ -3,6 +3,7 @@ package registryapi
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sightlinedev/sightline/registry"
@@ -15,7 +16,7 @@ import (
 const retryHint = time.Second
 
 // statusOf is the one mapping of what a write can end in to a gRPC status.
-// prefix names the item of a batch, by its position; nil: the request is one item.
+// prefix is the path of an item of a batch, with its dot; nil: the request is one item.
 func statusOf(err error, prefix func(index int) string) error {
 	if err == nil {
 		return nil
@@ -43,11 +44,33 @@ func statusOf(err error, prefix func(index int) string) error {
 
 // invalid names every broken field with its path in the request.
 func invalid(bad registry.Violations, prefix string) error {
+	return violated(placed(nil, bad, prefix))
+}
+
+// placed appends violations under their paths in the request.
+func placed(all, bad registry.Violations, prefix string) registry.Violations {
+	for _, v := range bad {
+		v.Field = pathOf(prefix, v.Field)
+		all = append(all, v)
+	}
+	return all
+}
+
+func violated(bad registry.Violations) error {
 	b := status.New(status.InvalidField, "%s", bad.Error())
 	for _, v := range bad {
-		b.Field(prefix+wire.Path(v.Field), v.Rule, v.Detail)
+		b.Field(v.Field, v.Rule, v.Detail)
 	}
 	return b.Err()
+}
+
+// pathOf is a field's path in the request; a row that is missing as a whole is
+// named without the dot.
+func pathOf(prefix, field string) string {
+	if field == "" {
+		return strings.TrimSuffix(prefix, ".")
+	}
+	return prefix + wire.Path(field)
 }
 
 func ofRefusal(no *registry.Refusal, field string) error {
@@ -62,11 +85,11 @@ func ofRefusal(no *registry.Refusal, field string) error {
 		registry.DamagedRow:    status.WrongSource, // FAILED_PRECONDITION: the row has to be put again first
 	}[no.Reason]
 	if no.Reason == registry.ServiceFull {
-		return status.Limit("registry.endpoints_per_service", no.Detail)
+		return status.New(status.LimitExceeded, "%s: %s", no.Object, no.Detail).With("limit", "Registry.EndpointsPerService").Err()
 	}
 	msg := no.Error()
 	if field != "" {
-		msg = fmt.Sprintf("%s: %s", field, msg)
+		msg = fmt.Sprintf("%s: %s", strings.TrimSuffix(field, "."), msg)
 	}
 	return status.New(code, "%s", msg).Precondition(no.Reason.String(), no.Object, no.Detail).Err()
 }
@@ -77,7 +100,7 @@ func ofStore(e *desired.Unavailable) error {
 	case desired.Full:
 		code = status.StoreFull
 	case desired.Overloaded:
-		return status.Limit("store.queued_writes", "as many writes wait for the disk as may")
+		return status.New(status.LimitExceeded, "%s", e.Error()).With("limit", "Store.QueuedWrites").RetryAfter(retryHint).Err()
 	}
 	b := status.New(code, "%s", e.Error()).RetryAfter(retryHint)
 	if e.Removed {

@@ -32,11 +32,12 @@ func (s *Server) HoldInstance(stream holdStream) error {
 	if first.GetRegister() == nil {
 		return status.Errorf(status.InvalidRequest, "the first frame of HoldInstance has to be register")
 	}
-	i, term, err := s.register(stream.Context(), who, "HoldInstance", first.GetRegister(), false)
+	a := attemptInstance(who, "HoldInstance", "register.", first.GetRegister(), false)
+	i, err := s.register(stream.Context(), a, first.GetRegister())
 	if err != nil {
 		return err
 	}
-	answer := &registryv1.HoldInstanceResponse{Instance: wire.InstanceToProto(i), Lease: durationpb.New(term)}
+	answer := &registryv1.HoldInstanceResponse{Instance: wire.InstanceToProto(i), Lease: durationpb.New(i.Lease)}
 	for {
 		if err := stream.Send(answer); err != nil {
 			return err
@@ -51,7 +52,7 @@ func (s *Server) HoldInstance(stream holdStream) error {
 				return err
 			}
 		case *registryv1.HoldInstanceRequest_Deregister:
-			return s.letGo(stream, who, i, frame)
+			return s.letGo(stream, a, i.UID, frame)
 		default:
 			return status.Errorf(status.InvalidRequest, "HoldInstance takes one register frame, then empty ones, then deregister at most")
 		}
@@ -62,22 +63,26 @@ func (s *Server) HoldInstance(stream holdStream) error {
 func (s *Server) renewed(who identity.Principal, uid registry.UID) (*registryv1.HoldInstanceResponse, error) {
 	i, ok := s.cfg.Writer.Lookup(uid)
 	if !ok || s.own(who, i, ok, uid.String()) != nil {
-		return nil, status.Errorf(status.LeaseGone, "instance %s was removed: a newer one took its place, or it was deleted", uid)
+		return nil, gone(uid)
 	}
 	s.cfg.Renew(i.Service, uid)
 	return &registryv1.HoldInstanceResponse{Lease: durationpb.New(i.Lease)}, nil
 }
 
 // letGo deregisters the instance and ends the stream with one last answer.
-func (s *Server) letGo(stream holdStream, who identity.Principal, i *registry.Instance, frame *registryv1.HoldInstanceRequest) error {
-	grace := frame.GetDeregister().AsDuration()
-	if grace < 0 || grace > maxGrace {
-		return status.Field(status.InvalidField, "deregister", wire.RuleRange, "0 to "+maxGrace.String())
+func (s *Server) letGo(stream holdStream, a attempt, uid registry.UID, frame *registryv1.HoldInstanceRequest) error {
+	i, ok := s.cfg.Writer.Lookup(uid) // its row may have changed since it registered
+	if !ok {
+		return gone(uid)
 	}
-	if _, err := s.remove(stream.Context(), who, "HoldInstance", i, grace, false); err != nil {
+	if _, err := s.remove(stream.Context(), a, i, frame.GetDeregister(), "deregister"); err != nil {
 		return err
 	}
 	return stream.Send(&registryv1.HoldInstanceResponse{})
+}
+
+func gone(uid registry.UID) error {
+	return status.Errorf(status.LeaseGone, "instance %s was removed: a newer one took its place, or it was deleted", uid)
 }
 
 // ended is how a stream whose client is done, or gone, ends.

@@ -10,6 +10,7 @@ import (
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 	"github.com/sightlinedev/sightline/registry"
 	"github.com/sightlinedev/sightline/registry/wire"
+	"github.com/sightlinedev/sightline/server/paging"
 	"github.com/sightlinedev/sightline/server/status"
 )
 
@@ -24,77 +25,96 @@ func (s *Server) RegisterInstance(ctx context.Context, req *registryv1.RegisterI
 	if err != nil {
 		return nil, err
 	}
-	if reply, ok := remembered[*registryv1.RegisterInstanceResponse](s.replies, who.ID, "RegisterInstance", req.GetRequestId()); ok {
-		return reply, nil
+	a := attemptInstance(who, "RegisterInstance", "instance.", req.GetInstance(), req.GetValidateOnly())
+	return once(ctx, s, a, req.GetRequestId(), func() (*registryv1.RegisterInstanceResponse, error) {
+		i, err := s.register(ctx, a, req.GetInstance())
+		if err != nil {
+			return nil, err
+		}
+		return &registryv1.RegisterInstanceResponse{Instance: wire.InstanceToProto(i), Lease: durationpb.New(i.Lease)}, nil
+	})
+}
+
+func attemptInstance(who identity.Principal, method, field string, p *registryv1.Instance, validateOnly bool) attempt {
+	name := p.GetLabel()
+	if name == "" {
+		name = p.GetUid()
 	}
-	i, term, err := s.register(ctx, who, "RegisterInstance", req.GetInstance(), req.GetValidateOnly())
-	if err != nil {
-		return nil, err
+	return attempt{
+		who: who, method: method, field: field, validateOnly: validateOnly,
+		target: "instance/" + p.GetNamespace() + "/" + p.GetService() + "/" + name,
 	}
-	reply := &registryv1.RegisterInstanceResponse{Instance: wire.InstanceToProto(i), Lease: durationpb.New(term)}
-	if !req.GetValidateOnly() {
-		s.replies.keep(who.ID, "RegisterInstance", req.GetRequestId(), reply)
-	}
-	return reply, nil
 }
 
 // register checks, writes and renews. An instance that gives the uid it was
 // given before goes on as the same one, if its address and identity are the
 // same; without a uid it is a new one.
-func (s *Server) register(ctx context.Context, who identity.Principal, method string, p *registryv1.Instance, validateOnly bool) (*registry.Instance, time.Duration, error) {
-	row, err := wire.InstanceFromProto(p)
+func (s *Server) register(ctx context.Context, a attempt, p *registryv1.Instance) (*registry.Instance, error) {
+	row, err := s.registration(a, p)
 	if err != nil {
-		return nil, 0, statusOf(err, func(int) string { return "instance." })
+		return nil, s.refuse(ctx, a, err)
 	}
-	if row.Identity.IsZero() && !privileged(who.Class()) {
-		row.Identity = who.ID
-	}
-	if err := s.mayRegister(who, row.Service, row.Identity); err != nil {
-		return nil, 0, err
-	}
-	if row.UID != 0 {
-		held, ok := s.cfg.Writer.Lookup(row.UID)
-		if err := s.own(who, held, ok && held.Service == row.Service, row.UID.String()); err != nil {
-			return nil, 0, err
-		}
-	}
-	row.Source = source
-	row.Proof = s.cfg.SelfProof
-	if privileged(who.Class()) {
-		row.Proof = registry.ByOperator
-	} else if err := s.checkExternal(row); err != nil {
-		return nil, 0, err
-	}
-	if row.Lease == 0 && !privileged(who.Class()) {
-		row.Lease = s.contractLease(row.Service) // nothing else would ever say that it is gone
-	}
-	m := registry.PutInstance{Row: *row, Register: row.UID == 0 && !privileged(who.Class())}
+	m := registry.PutInstance{Row: *row, Register: row.UID == 0}
 	if row.UID != 0 {
 		m.Mode = registry.Update // it comes back; what it was registered with stays
 	}
-	res, err := s.write(ctx, method, who, "instance/"+row.Service.String()+"/"+row.DisplayName(), validateOnly, m)
-	if err != nil || validateOnly {
-		return row, row.Lease, err
+	res, err := s.write(ctx, a, m)
+	if err != nil || a.validateOnly {
+		return row, err
 	}
 	uid := res.Outcomes[0].UID
-	if uid == 0 {
-		uid = row.UID
-	}
 	held, ok := s.cfg.Writer.Lookup(uid)
-	if !ok && row.Label != "" {
-		held, ok = s.find(row.Service, row.Label)
-	}
 	if !ok {
-		return nil, 0, status.Errorf(status.LeaseGone, "instance %s was removed while it registered", uid)
+		return nil, status.Errorf(status.LeaseGone, "instance %s was removed while it registered", uid)
 	}
-	s.stay(held.UID)
-	s.cfg.Renew(held.Service, held.UID)
-	return held, held.Lease, nil
+	s.stay(uid)
+	s.cfg.Renew(held.Service, uid)
+	return held, nil
+}
+
+// registration is the row that a caller asks to register, as far as it may.
+func (s *Server) registration(a attempt, p *registryv1.Instance) (*registry.Instance, error) {
+	row, err := wire.InstanceFromProto(p)
+	if err != nil {
+		return nil, a.status(err)
+	}
+	asserts := privileged(a.who.Class())
+	if row.Identity.IsZero() && !asserts {
+		row.Identity = a.who.ID
+	}
+	row.Source, row.Proof = source, s.cfg.SelfProof
+	if asserts {
+		row.Proof = registry.ByOperator
+	}
+	// What is malformed is nobody's: it says nothing of what exists.
+	checked := *row
+	if checked.Weight == 0 {
+		checked.Weight = registry.DefaultWeight
+	}
+	if err := registry.CheckInstance(&checked).Err(); err != nil {
+		return nil, a.status(err)
+	}
+	if err := s.mayRegister(a.who, row.Service, row.Identity); err != nil {
+		return nil, err
+	}
+	if row.UID != 0 {
+		held, ok := s.cfg.Writer.Lookup(row.UID)
+		if err := s.own(a.who, held, ok && held.Service == row.Service, row.UID.String()); err != nil {
+			return nil, err
+		}
+	}
+	if asserts {
+		return row, nil
+	}
+	if row.Lease == 0 {
+		row.Lease = s.contractLease(row.Service) // nothing else would ever say that it is gone
+	}
+	return row, checkExternal(row)
 }
 
 // checkExternal keeps addresses that only an operator may assert out of
 // self-registration.
-func (s *Server) checkExternal(row *registry.Instance) error {
+func checkExternal(row *registry.Instance) error {
 	if row.Endpoint.Host != "" || row.Endpoint.URL != "" {
 		return status.Errorf(status.AddressUnproved, "a host name or a URL cannot be proved by the instance itself")
 	}
@@ -136,47 +156,44 @@ func (s *Server) UpdateInstance(ctx context.Context, req *registryv1.UpdateInsta
 	if err != nil {
 		return nil, err
 	}
-	if reply, ok := remembered[*registryv1.UpdateInstanceResponse](s.replies, who.ID, "UpdateInstance", req.GetRequestId()); ok {
-		return reply, nil
-	}
-	row, err := wire.InstanceFromProto(req.GetInstance())
+	a := attemptInstance(who, "UpdateInstance", "instance.", req.GetInstance(), req.GetValidateOnly())
+	return once(ctx, s, a, req.GetRequestId(), func() (*registryv1.UpdateInstanceResponse, error) {
+		row, err := s.update(a, req.GetInstance())
+		if err != nil {
+			return nil, s.refuse(ctx, a, err)
+		}
+		if _, err := s.write(ctx, a, registry.PutInstance{Row: *row, Mode: registry.Update, Expect: row.Revision}); err != nil {
+			return nil, err
+		}
+		if now, ok := s.cfg.Writer.Lookup(row.UID); ok && !a.validateOnly {
+			row = now
+		}
+		return &registryv1.UpdateInstanceResponse{Instance: wire.InstanceToProto(row)}, nil
+	})
+}
+
+// update is the row that a caller asks an instance to have, as far as it may.
+func (s *Server) update(a attempt, p *registryv1.Instance) (*registry.Instance, error) {
+	row, err := wire.InstanceFromProto(p)
 	if err != nil {
-		return nil, statusOf(err, func(int) string { return "instance." })
+		return nil, a.status(err)
 	}
 	ref := row.Label
 	if row.UID != 0 {
 		ref = row.UID.String()
 	}
 	held, ok := s.find(row.Service, ref)
-	if err := s.own(who, held, ok, ref); err != nil {
+	if err := s.own(a.who, held, ok, ref); err != nil {
 		return nil, err
 	}
 	if row.Identity.IsZero() {
 		row.Identity = held.Identity
 	}
-	if err := s.mayRegister(who, row.Service, row.Identity); err != nil {
-		return nil, err
+	if row.Lease == 0 && !privileged(a.who.Class()) {
+		row.Lease = held.Lease // nobody but an authority ends a lease
 	}
 	row.UID, row.Source, row.Proof = held.UID, source, held.Proof
-	if row.Endpoint != held.Endpoint || row.Identity != held.Identity {
-		row.Proof = s.cfg.SelfProof // what was proved was another address
-		if privileged(who.Class()) {
-			row.Proof = registry.ByOperator
-		}
-	}
-	m := registry.PutInstance{Row: *row, Mode: registry.Update, Expect: row.Revision}
-	res, err := s.write(ctx, "UpdateInstance", who, "instance/"+held.Service.String()+"/"+held.DisplayName(), req.GetValidateOnly(), m)
-	if err != nil {
-		return nil, err
-	}
-	if now, ok := s.cfg.Writer.Lookup(res.Outcomes[0].UID); ok && !req.GetValidateOnly() {
-		row = now
-	}
-	reply := &registryv1.UpdateInstanceResponse{Instance: wire.InstanceToProto(row)}
-	if !req.GetValidateOnly() {
-		s.replies.keep(who.ID, "UpdateInstance", req.GetRequestId(), reply)
-	}
-	return reply, nil
+	return row, s.mayRegister(a.who, row.Service, row.Identity)
 }
 
 // DeregisterInstance removes an instance at once, or, with a grace, marks it
@@ -186,46 +203,48 @@ func (s *Server) DeregisterInstance(ctx context.Context, req *registryv1.Deregis
 	if err != nil {
 		return nil, err
 	}
-	if reply, ok := remembered[*registryv1.DeregisterInstanceResponse](s.replies, who.ID, "DeregisterInstance", req.GetRequestId()); ok {
-		return reply, nil
-	}
 	n := registry.Name{Namespace: req.GetNamespace(), Service: req.GetService()}
-	i, ok := s.find(n, req.GetInstance())
-	if uid, err := registry.ParseUID(req.GetInstance()); !ok && err == nil {
-		i, ok = s.cfg.Writer.Leaving(uid) // a retry of a removal that is not durable yet
-	}
-	if err := s.own(who, i, ok, n.String()+"/"+req.GetInstance()); err != nil {
-		return nil, err
-	}
-	grace := req.GetGrace().AsDuration()
-	if grace < 0 || grace > maxGrace {
-		return nil, status.Field(status.InvalidField, "grace", wire.RuleRange, "0 to "+maxGrace.String())
-	}
-	revision, err := s.remove(ctx, who, "DeregisterInstance", i, grace, req.GetValidateOnly())
-	if err != nil {
-		return nil, err
-	}
-	reply := &registryv1.DeregisterInstanceResponse{Revision: revision}
-	if !req.GetValidateOnly() {
-		s.replies.keep(who.ID, "DeregisterInstance", req.GetRequestId(), reply)
-	}
-	return reply, nil
+	name := n.String() + "/" + req.GetInstance()
+	a := attempt{who: who, method: "DeregisterInstance", target: "instance/" + name, validateOnly: req.GetValidateOnly()}
+	return once(ctx, s, a, req.GetRequestId(), func() (*registryv1.DeregisterInstanceResponse, error) {
+		i, ok := s.find(n, req.GetInstance())
+		if uid, err := registry.ParseUID(req.GetInstance()); !ok && err == nil {
+			i, ok = s.cfg.Writer.Leaving(uid) // a retry of a removal that is not durable yet
+			ok = ok && (n.IsZero() || i.Service == n)
+		}
+		if err := s.own(who, i, ok, name); err != nil {
+			return nil, s.refuse(ctx, a, err)
+		}
+		revision, err := s.remove(ctx, a, i, req.GetGrace(), "grace")
+		if err != nil {
+			return nil, err
+		}
+		return &registryv1.DeregisterInstanceResponse{Revision: revision}, nil
+	})
 }
 
 // remove takes an instance out: by its own word, or an operator's.
-func (s *Server) remove(ctx context.Context, who identity.Principal, method string, i *registry.Instance, grace time.Duration, validateOnly bool) (uint64, error) {
-	target := "instance/" + i.Service.String() + "/" + i.DisplayName()
-	removal := registry.RemoveInstance{UID: i.UID, By: i.Source, Removal: registry.Deregistered}
-	if privileged(who.Class()) {
-		removal.By, removal.Removal = source, registry.RemovedByOperator
+func (s *Server) remove(ctx context.Context, a attempt, i *registry.Instance, wait *durationpb.Duration, field string) (uint64, error) {
+	grace := wait.AsDuration()
+	if wait != nil && wait.CheckValid() != nil || grace < 0 || grace > maxGrace {
+		return 0, s.refuse(ctx, a, status.Field(status.InvalidField, field, wire.RuleRange, "0s to "+maxGrace.String()))
 	}
-	if grace == 0 || validateOnly {
-		res, err := s.write(ctx, method, who, target, validateOnly, removal)
+	a.target = "instance/" + i.Service.String() + "/" + i.DisplayName()
+	removal := registry.RemoveInstance{UID: i.UID, By: source, Removal: registry.Deregistered}
+	if privileged(a.who.Class()) {
+		removal.Removal = registry.RemovedByOperator
+	}
+	if grace == 0 || a.validateOnly {
+		res, err := s.write(ctx, a, removal)
 		return res.Revision, err
 	}
 	row := *i
-	row.Draining = true
-	res, err := s.write(ctx, method, who, target, false, registry.PutInstance{Row: row, Mode: registry.Update})
+	row.Draining, row.Source = true, source
+	if row.Lease == 0 {
+		// Should this process not live to remove it, the lapse will.
+		row.Lease = min(max(grace, registry.MinLease), registry.MaxLease)
+	}
+	res, err := s.write(ctx, a, registry.PutInstance{Row: row, Mode: registry.Update})
 	if err != nil {
 		return 0, err
 	}
@@ -254,26 +273,26 @@ func (s *Server) ListInstances(ctx context.Context, req *registryv1.ListInstance
 	if err != nil {
 		return nil, err
 	}
-	var names []keyed[registry.Name]
+	var names []paging.Keyed[registry.Name]
 	s.cfg.Writer.Read(func(ix *registry.Index) {
 		for svc := range ix.Services() {
 			n := svc.Name
 			if (req.GetNamespace() == "" || req.GetNamespace() == n.Namespace) && (req.GetService() == "" || req.GetService() == n.Service) {
-				names = append(names, keyed[registry.Name]{n.String(), n})
+				names = append(names, paging.Keyed[registry.Name]{Key: keyOf(n), Row: n})
 			}
 		}
 	})
 	names = visible(names, func(n registry.Name) bool { return s.maySee(who, n) })
-	var rows []keyed[*registry.Instance]
+	var rows []paging.Keyed[*registry.Instance]
 	s.cfg.Writer.Read(func(ix *registry.Index) {
 		for _, n := range names {
-			for _, i := range ix.Instances(n.row) {
-				rows = append(rows, keyed[*registry.Instance]{n.key + "/" + sortable(i.UID), i})
+			for _, i := range ix.Instances(n.Row) {
+				rows = append(rows, paging.Keyed[*registry.Instance]{Key: n.Key + "\x00" + sortable(i.UID), Row: i})
 			}
 		}
 	})
 	filter := "instances/" + req.GetNamespace() + "/" + req.GetService()
-	out, next, err := page(rows, filter, req.GetPageToken(), s.pageSize(req.GetPageSize()), s.cfg.API.PageSize)
+	out, next, err := paging.Cut(rows, filter, req.GetPageToken(), s.sizes.Of(req.GetPageSize()))
 	if err != nil {
 		return nil, err
 	}

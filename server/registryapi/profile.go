@@ -6,6 +6,7 @@ import (
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 	"github.com/sightlinedev/sightline/registry"
 	"github.com/sightlinedev/sightline/registry/wire"
+	"github.com/sightlinedev/sightline/server/paging"
 	"github.com/sightlinedev/sightline/server/status"
 )
 
@@ -15,29 +16,28 @@ func (s *Server) PutProfile(ctx context.Context, req *registryv1.PutProfileReque
 	if err != nil {
 		return nil, err
 	}
-	if reply, ok := remembered[*registryv1.PutProfileResponse](s.replies, who.ID, "PutProfile", req.GetRequestId()); ok {
-		return reply, nil
+	p := req.GetProfile()
+	a := attempt{
+		who: who, method: "PutProfile", target: "profile/" + p.GetNamespace() + "/" + p.GetName(),
+		field: "profile.", validateOnly: req.GetValidateOnly(),
 	}
-	row, err := wire.ProfileFromProto(req.GetProfile())
-	if err != nil {
-		return nil, statusOf(err, func(int) string { return "profile." })
-	}
-	row.Source = source
-	n := registry.Name{Namespace: row.Namespace, Service: row.Name}
-	m := registry.PutProfile{Row: *row, Expect: row.Revision}
-	if _, err := s.write(ctx, "PutProfile", who, "profile/"+n.String(), req.GetValidateOnly(), m); err != nil {
-		return nil, err
-	}
-	reply := &registryv1.PutProfileResponse{Profile: req.GetProfile()}
-	if !req.GetValidateOnly() {
+	return once(ctx, s, a, req.GetRequestId(), func() (*registryv1.PutProfileResponse, error) {
+		row, err := wire.ProfileFromProto(p)
+		if err != nil {
+			return nil, s.refuse(ctx, a, a.status(err))
+		}
+		row.Source = source
+		if _, err := s.write(ctx, a, registry.PutProfile{Row: *row, Expect: row.Revision}); err != nil {
+			return nil, err
+		}
+		reply := &registryv1.PutProfileResponse{Profile: p}
 		s.cfg.Writer.Read(func(ix *registry.Index) {
-			if held, ok := ix.Profile(n); ok {
+			if held, ok := ix.Profile(registry.Name{Namespace: row.Namespace, Service: row.Name}); ok && !a.validateOnly {
 				reply.Profile = wire.ProfileToProto(held)
 			}
 		})
-		s.replies.keep(who.ID, "PutProfile", req.GetRequestId(), reply)
-	}
-	return reply, nil
+		return reply, nil
+	})
 }
 
 // GetProfile returns one capability profile.
@@ -49,29 +49,31 @@ func (s *Server) GetProfile(ctx context.Context, req *registryv1.GetProfileReque
 	n := registry.Name{Namespace: req.GetNamespace(), Service: req.GetName()}
 	var row *registry.Profile
 	s.cfg.Writer.Read(func(ix *registry.Index) { row, _ = ix.Profile(n) })
-	if row == nil || !s.maySeeNamespace(who, n.Namespace) {
+	if !s.maySeeOwn(who, n) || row == nil {
 		return nil, status.Hidden("profile", n.String())
 	}
 	return &registryv1.GetProfileResponse{Profile: wire.ProfileToProto(row)}, nil
 }
 
 // ListProfiles returns a page of the profiles of the namespaces that the
-// caller may see, by name.
+// caller may see, by namespace and name.
 func (s *Server) ListProfiles(ctx context.Context, req *registryv1.ListProfilesRequest) (*registryv1.ListProfilesResponse, error) {
 	who, err := s.caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var rows []keyed[*registry.Profile]
+	var rows []paging.Keyed[*registry.Profile]
 	s.cfg.Writer.Read(func(ix *registry.Index) {
 		for p := range ix.Profiles() {
 			if ns := req.GetNamespace(); ns == "" || ns == p.Namespace {
-				rows = append(rows, keyed[*registry.Profile]{p.Namespace + "/" + p.Name, p})
+				rows = append(rows, paging.Keyed[*registry.Profile]{Key: keyOf(registry.Name{Namespace: p.Namespace, Service: p.Name}), Row: p})
 			}
 		}
 	})
-	rows = visible(rows, func(p *registry.Profile) bool { return s.maySeeNamespace(who, p.Namespace) })
-	out, next, err := page(rows, "profiles/"+req.GetNamespace(), req.GetPageToken(), s.pageSize(req.GetPageSize()), s.cfg.API.PageSize)
+	rows = visible(rows, func(p *registry.Profile) bool {
+		return s.maySeeOwn(who, registry.Name{Namespace: p.Namespace, Service: p.Name})
+	})
+	out, next, err := paging.Cut(rows, "profiles/"+req.GetNamespace(), req.GetPageToken(), s.sizes.Of(req.GetPageSize()))
 	if err != nil {
 		return nil, err
 	}

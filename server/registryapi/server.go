@@ -24,6 +24,7 @@ import (
 	"github.com/sightlinedev/sightline/registry"
 	"github.com/sightlinedev/sightline/server/desired"
 	"github.com/sightlinedev/sightline/server/limits"
+	"github.com/sightlinedev/sightline/server/paging"
 )
 
 // source is the owner of the rows that are written here (NAMES.md, row ownership).
@@ -40,15 +41,24 @@ type Config struct {
 	// address: ByRegistration in dev and demo, Unproved elsewhere.
 	SelfProof registry.ProofKind
 	// Now is the wall clock of audit records.
-	Now      func() time.Time
-	API      limits.API
-	Registry limits.Registry
+	Now    func() time.Time
+	API    limits.API
+	Events Events
+}
+
+// Events report what happens; each may be nil.
+type Events struct {
+	// Refused: a caller that speaks for itself alone may not register an
+	// instance of a service that exists, by the rule given. Whoever records it
+	// bounds it (once per principal, name and minute).
+	Refused func(who identity.Principal, n registry.Name, rule string)
 }
 
 // Server implements RegistryService. Close it when its gRPC server has stopped.
 type Server struct {
 	registryv1.UnimplementedRegistryServiceServer
 	cfg     Config
+	sizes   paging.Sizes
 	replies *replies
 
 	mu      sync.Mutex
@@ -59,7 +69,10 @@ type Server struct {
 
 // New returns a Server.
 func New(cfg Config) *Server {
-	return &Server{cfg: cfg, replies: newReplies(), leavers: make(map[registry.UID]*time.Timer)}
+	return &Server{
+		cfg: cfg, replies: newReplies(), leavers: make(map[registry.UID]*time.Timer),
+		sizes: paging.Sizes{Default: cfg.API.DefaultPageSize, Most: cfg.API.PageSize},
+	}
 }
 
 // Register adds the service to a gRPC server.
@@ -76,24 +89,4 @@ func (s *Server) Close() {
 	}
 	s.mu.Unlock()
 	s.ending.Wait()
-}
-
-// write has the Writer make a batch durable, and turns its error into a status.
-func (s *Server) write(ctx context.Context, method string, who identity.Principal, target string, validateOnly bool, ms ...registry.Mutation) (desired.Result, error) {
-	req := desired.Request{Mutations: ms, ValidateOnly: validateOnly}
-	if privileged(who.Class()) && !validateOnly {
-		req.Audit = s.record(who, method, target)
-	}
-	res, err := s.cfg.Writer.Write(ctx, req)
-	return res, statusOf(err, nil)
-}
-
-// record is the audit record of a privileged attempt.
-func (s *Server) record(who identity.Principal, method, target string) *desired.Record {
-	return &desired.Record{At: s.cfg.Now(), Actor: who.String(), Address: who.Addr.String(), Action: method, Target: target}
-}
-
-// privileged says whose writes are audited: those who speak for others.
-func privileged(c identity.Class) bool {
-	return c == identity.Operator || c == identity.SecurityAdmin || c == identity.Reconciler
 }
