@@ -32,6 +32,9 @@ func (h holding) is(v *views.View) bool { return h.endpoint == v.Endpoint && h.c
 // covers reports whether the filter names the service.
 func (f *filter) covers(n views.Name) bool { return f.names == nil || f.names[n] }
 
+// maxLabel bounds what a client says of itself, in bytes: it is listed and logged.
+const maxLabel = 256
+
 // parseFilter reads a filter; the error is a status that names the field.
 func parseFilter(in *viewv1.Filter, maxNames int) (*filter, error) {
 	f := &filter{id: in.GetFilterId(), deltas: in.GetAcceptDeltas(), nodeID: in.GetNodeId(), userAgent: in.GetUserAgent()}
@@ -39,6 +42,9 @@ func parseFilter(in *viewv1.Filter, maxNames int) (*filter, error) {
 	// holds more than it could name in a filter.
 	if maxNames > 0 && len(in.GetServices()) > maxNames {
 		return nil, status.Limit("API.WatchFilter", strconv.Itoa(maxNames)+" services in one filter")
+	}
+	if len(f.nodeID) > maxLabel || len(f.userAgent) > maxLabel {
+		return nil, status.Field(status.InvalidField, "filter.node_id", "length", "node_id and user_agent have at most 256 bytes each")
 	}
 	if len(in.GetServices()) > 0 {
 		f.names = make(map[views.Name]bool, len(in.GetServices()))

@@ -22,6 +22,8 @@ type sender struct {
 	through views.Version
 	marked  views.Version // of the last bookmark
 	answer  bool          // the filter in force has not been answered yet
+	told    bool          // something was sent since the last bookmark
+	ahead   views.Version // newest version that was sent, perhaps above through
 	resync  *viewv1.Resync
 }
 
@@ -60,7 +62,8 @@ func newSender(w *watcher) sender {
 }
 
 // round gathers what changed and sends it, withdrawals first, then a bookmark.
-func (s *sender) round() error {
+// What was nothing to this client moves its bookmark only when the stream idles.
+func (s *sender) round(idle bool) error {
 	if s.filter == nil {
 		return nil
 	}
@@ -76,7 +79,10 @@ func (s *sender) round() error {
 	if err := s.drain(); err != nil {
 		return err
 	}
-	return s.bookmark()
+	if s.answer || s.told || s.marked.Less(s.ahead) || idle && s.marked != s.through {
+		return s.bookmark()
+	}
+	return nil
 }
 
 // adopt puts a filter into force. The stream is subscribed before anything is
@@ -235,18 +241,19 @@ func (s *sender) tell(n views.Name, deleted views.Version) error {
 		v = nil
 	}
 	h, held := s.held[n]
-	switch {
-	case v == nil && !held:
+	if v == nil && !held || v != nil && held && h.is(v) {
 		return nil
-	case v == nil:
+	}
+	s.told = true
+	if v == nil {
 		delete(s.held, n)
 		if deleted.IsZero() {
 			deleted = snap.Version()
 		}
+		s.sent(deleted)
 		return s.w.push("removed", &viewv1.WatchResponse{Event: &viewv1.WatchResponse_Removed{Removed: wire.Removed(n, deleted)}})
-	case held && h.is(v):
-		return nil
 	}
+	s.sent(v.Version())
 	s.held[n] = holding{v.Endpoint, v.Config, v}
 	if held && h.view != nil && s.filter.deltas {
 		if d := views.MakeDelta(h.view, v); len(d.Changed)+len(d.Removed) < len(v.Members) {
@@ -254,6 +261,14 @@ func (s *sender) tell(n views.Name, deleted views.Version) error {
 		}
 	}
 	return s.w.push("view", &viewv1.WatchResponse{Event: &viewv1.WatchResponse_View{View: wire.View(v)}})
+}
+
+// sent remembers the newest version that the client was brought to: a bookmark
+// that covers it is still owed.
+func (s *sender) sent(v views.Version) {
+	if s.ahead.Less(v) {
+		s.ahead = v
+	}
 }
 
 // allowed asks the policy in force about a service; v is nil when it is gone.
@@ -266,16 +281,13 @@ func (s *sender) allowed(n views.Name, v *views.View) bool {
 	return d.Allowed
 }
 
-// bookmark says how far the client has come, if that is news.
+// bookmark says how far the client has come.
 func (s *sender) bookmark() error {
-	if s.marked == s.through && !s.answer {
-		return nil
-	}
 	b := &viewv1.Bookmark{
 		Version: s.through.String(), SnapshotComplete: s.answer, FilterId: s.filter.id,
 		Generations: wire.Generations(s.w.feed.c.Snapshot().Generations()), Region: s.w.feed.c.Region,
 	}
-	s.marked, s.answer = s.through, false
+	s.marked, s.answer, s.told = s.through, false, false
 	s.w.mu.Lock()
 	s.w.shown.Sent = s.through
 	s.w.mu.Unlock()

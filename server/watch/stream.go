@@ -163,6 +163,7 @@ func (w *watcher) send() error {
 	idle := time.NewTicker(bookmarkEvery)
 	defer idle.Stop()
 	for {
+		quiet := false
 		select {
 		case <-done:
 			return w.stream.Context().Err()
@@ -170,8 +171,9 @@ func (w *watcher) send() error {
 			w.sending.adopt(f)
 		case <-w.wake:
 		case <-idle.C:
+			quiet = true
 		}
-		if err := w.sending.round(); err != nil {
+		if err := w.sending.round(quiet); err != nil {
 			return err
 		}
 	}

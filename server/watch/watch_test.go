@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -188,18 +189,18 @@ func TestScope(t *testing.T) {
 		}
 		r.policy.Store(only("b"))
 		r.feed.PolicyChanged()
-		all.saw("-a")
-		named.saw("-a")
+		all.saw("-a", "@7.2")
+		named.saw("-a", "@7.2")
 		r.publish("a", 2)
-		all.saw("@7.3")
-		named.saw("@7.3") // nothing of it, as for a name that does not exist
+		all.saw()
+		named.saw() // nothing of it, as for a name that does not exist
 		if !slices.Contains(refused, "shop/a") || slices.Contains(refused, "shop/ghost") {
 			t.Errorf("refused %q", refused)
 		}
 		r.policy.Store(only("a"))
 		r.feed.PolicyChanged()
-		all.saw("-b", "a")
-		named.saw("a")
+		all.saw("-b", "a", "@7.3")
+		named.saw("a", "@7.3")
 	})
 }
 
@@ -313,6 +314,7 @@ func TestRefusals(t *testing.T) {
 		r.open("", filterOf("a")).failed(codes.Unauthenticated, status.NoIdentity)
 		r.open(cart, filterOf("a", "b", "c")).failed(codes.ResourceExhausted, status.LimitExceeded)
 		r.open(cart, filterOf("UPPER")).failed(codes.InvalidArgument, status.InvalidField)
+		r.open(cart, &viewv1.Filter{NodeId: strings.Repeat("n", 257)}).failed(codes.InvalidArgument, status.InvalidField)
 		r.open(cart, &viewv1.Filter{ResumeFrom: "x"}).failed(codes.InvalidArgument, status.InvalidField)
 		r.open(cart, &viewv1.Filter{Held: []*viewv1.Held{{Service: "shop/a"}}}).failed(codes.InvalidArgument, status.InvalidField)
 		early := r.open(cart, nil)
