@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(LeftByGRPC)) }
 
 // serveMTLS serves grpc.health.v1 to callers of the authority.
 func serveMTLS(t *testing.T, ca *CA) (addr string) {
