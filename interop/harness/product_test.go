@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -93,5 +95,37 @@ func TestRunnersReachTheProduct(t *testing.T) {
 	}
 	if dump := envoy.ConfigDump(t); !strings.Contains(dump, `"spiffe_id": "spiffe://test/ns/shop/sa/checkout"`) {
 		t.Error("Envoy is not told who its endpoints are")
+	}
+}
+
+// What sightline bootstrap prints is what real clients need.
+func TestRealClientsStartFromTheProductsBootstraps(t *testing.T) {
+	s := StartServer(t, ServerConfig{})
+	one := StartBackend(t, "one")
+	apply(t, s, putService("checkout"), putInstance("checkout", one))
+	web := s.CA.Mint(t, "/ns/shop/sa/web")
+	bootstrap := func(kind string, more ...string) string {
+		t.Helper()
+		args := append([]string{"bootstrap", kind, "--xds", s.XDS, "--cert", web.CertFile, "--key", web.KeyFile,
+			"--bundle", web.BundleFile, "--node-id", kind, "--node-cluster", "web", "--zone", "a"}, more...)
+		out, code := Run(t, 10*time.Second, []string{"HOME=" + t.TempDir()}, SightlineBinary(t), args...)
+		if code != 0 {
+			t.Fatalf("sightline bootstrap %s ended with %d", kind, code)
+		}
+		return out
+	}
+	DialDocument(t, []byte(bootstrap("grpc")), "checkout.shop").WaitOnly(t, 10*time.Second, "one")
+
+	outbound := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(FreeBlock(t)))
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	doc := bootstrap("envoy", "--listen", outbound.String(), "--trust-domain", s.CA.TrustDomain)
+	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	envoy := StartEnvoyFile(t, "from bootstrap", file, outbound)
+	envoy.WaitLive(t, 10*time.Second)
+	DialPlain(t, envoy.Outbound.String(), "checkout.shop").WaitOnly(t, 10*time.Second, "one")
+	if n := envoy.Rejected(t); n != 0 {
+		t.Errorf("Envoy refused %d updates", n)
 	}
 }
