@@ -72,11 +72,12 @@ type Addrs struct{ XDS, API, DNS, HTTP netip.AddrPort }
 // identity. An error says what to change; nothing stays open then.
 func New(ctx context.Context, cfg Config) (*Server, error) {
 	cfg.Data = expand(cfg)
+	cfg = cfg.withDefaults()
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
 	s := &Server{started: time.Now(), restamped: newOnceEach(), health: newHealth()}
-	s.cfg = cfg.withDefaults()
+	s.cfg = cfg
 	s.report = newReporter(s.cfg.Log, s.cfg.Version, s.cfg.Build, s.Snapshot)
 	s.checks = newChecklist(s.report.ready, checkStore, checkViews, checkListeners, checkSources)
 	for _, step := range []func(context.Context) error{

@@ -44,7 +44,7 @@ func (s *Server) buildSurfaces(context.Context) error {
 	})
 	s.registry = registryapi.New(registryapi.Config{
 		Writer: s.writer, Policy: s.Policy, Principal: svid.PrincipalFrom, Renew: s.shards.SubmitRenewal,
-		SelfProof: s.selfProof(), Now: time.Now, API: l.API, Registry: l.Registry,
+		SelfProof: s.selfProof(), Now: time.Now, API: l.API,
 	})
 	s.onClose(func() error { s.registry.Close(); return nil })
 

@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sightlinedev/sightline/registry/manifest"
+)
+
+// apiVersion names the schema of what -o json and -o yaml print.
+const apiVersion = "cli.sightline.dev/v1"
+
+var formats = []string{"table", "wide", "json", "yaml", "jsonl", "name"}
+
+// row is one line of a listing: its cells for table and wide, its short name,
+// and the message that the machine formats print.
+type row struct {
+	name  string
+	cells []string
+	item  proto.Message
+}
+
+// listing is the result of a command that shows things.
+type listing struct {
+	kind     string // ServiceList, …
+	columns  []string
+	wide     []string // further columns for -o wide, whose cells follow the others'
+	rows     []row
+	empty    string // said instead of a table without rows: why, and what to do
+	warnings []string
+}
+
+// printer writes listings in the format that -o chose.
+type printer struct {
+	out, err  io.Writer
+	format    string
+	noHeaders bool
+}
+
+func (p printer) check() error {
+	if !slices.Contains(formats, p.format) {
+		return usagef("output format %q is not one of %s", p.format, strings.Join(formats, ", "))
+	}
+	return nil
+}
+
+// list prints a listing.
+func (p printer) list(l listing) error {
+	switch p.format {
+	case "name":
+		for _, r := range l.rows {
+			fmt.Fprintln(p.out, r.name)
+		}
+		return nil
+	case "json", "yaml", "jsonl":
+		return p.machine(l)
+	}
+	for _, w := range l.warnings {
+		fmt.Fprintln(p.err, "warning:", w)
+	}
+	if len(l.rows) == 0 {
+		fmt.Fprintln(p.err, l.empty)
+		return nil
+	}
+	columns := l.columns
+	if p.format == "wide" {
+		columns = append(slices.Clone(columns), l.wide...)
+	}
+	tw := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	if !p.noHeaders {
+		fmt.Fprintln(tw, strings.Join(columns, "\t"))
+	}
+	for _, r := range l.rows {
+		cells := make([]string, len(columns))
+		for i := range cells {
+			cells[i] = cell(r.cells[i])
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
+	return tw.Flush()
+}
+
+// machine prints the items themselves, under one versioned envelope.
+func (p printer) machine(l listing) error {
+	items := make([]json.RawMessage, 0, len(l.rows))
+	for _, r := range l.rows {
+		raw, err := protojson.MarshalOptions{}.Marshal(r.item)
+		if err != nil {
+			return err
+		}
+		var compact bytes.Buffer // protojson varies its spacing on purpose
+		if err := json.Compact(&compact, raw); err != nil {
+			return err
+		}
+		if p.format == "jsonl" {
+			fmt.Fprintln(p.out, compact.String())
+		}
+		items = append(items, compact.Bytes())
+	}
+	if p.format == "jsonl" {
+		return nil
+	}
+	warnings := l.warnings
+	if warnings == nil {
+		warnings = []string{}
+	}
+	raw, err := json.MarshalIndent(struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Items      []json.RawMessage `json:"items"`
+		Warnings   []string          `json:"warnings"`
+	}{apiVersion, l.kind, items, warnings}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if p.format == "yaml" {
+		if raw, err = manifest.YAML(raw); err != nil {
+			return err
+		}
+		_, err = p.out.Write(raw)
+		return err
+	}
+	_, err = fmt.Fprintln(p.out, string(raw))
+	return err
+}
+
+// cell keeps a cell free of spaces and never empty, so that awk can split a line.
+func cell(s string) string {
+	if s == "" {
+		return "<none>"
+	}
+	return strings.ReplaceAll(s, " ", "-")
+}
+
+// age is a duration as people read it at a glance: 5s, 3m, 2h, 4d.
+func age(since time.Time, now time.Time) string {
+	if since.IsZero() {
+		return "<unknown>"
+	}
+	switch d := max(now.Sub(since), 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+// seqOf shows a wire version as people see it: seq alone where the epoch is
+// the head's, epoch.seq otherwise (NAMES.md).
+func seqOf(version, head string) string {
+	epoch, seq, ok := strings.Cut(version, ".")
+	if headEpoch, _, _ := strings.Cut(head, "."); ok && epoch == headEpoch {
+		return seq
+	}
+	return version
+}
+
+// lower turns an enum's wire name into a word: STATE_ELIGIBLE → eligible.
+func lower(enum, prefix string) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(enum, prefix)), "_", "-")
+}

@@ -1,0 +1,155 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config is what the command line decides.
+type Config struct {
+	Self     string // this binary
+	Envoy    string // real Envoy; empty: its caller is left out, and said so
+	Scenario string
+	Assert   bool // a check that fails is an error
+	Exit     bool // end after the scenario instead of running on
+	Keep     bool // leave the state folder
+	PortBase int
+	Seed     uint64
+	Speed    float64 // of the pauses between steps
+	Out      io.Writer
+	// Announce is told how to reach the control plane once it runs, and returns
+	// what takes that back.
+	Announce func(Access) (undo func(), err error)
+}
+
+// Access is how a second terminal reaches the demo.
+type Access struct {
+	API, XDS, DNS, Zone, TrustDomain             string
+	Cert, Key, Bundle, WorkloadCert, WorkloadKey string
+}
+
+// Scenarios lists what Config.Scenario may name.
+var Scenarios = []string{"tour", "crash", "guard", "outage"}
+
+// Run brings the demo up, runs its scenario and, unless told to exit, goes on
+// until the context ends.
+func Run(ctx context.Context, cfg Config) error {
+	if !slices.Contains(Scenarios, cfg.Scenario) {
+		return fmt.Errorf("scenario %q is not one of %s", cfg.Scenario, strings.Join(Scenarios, ", "))
+	}
+	if cfg.Assert && cfg.Envoy == "" {
+		return errors.New("--assert needs the real Envoy: run `make envoy`, or set SIGHTLINE_ENVOY")
+	}
+	dir, err := os.MkdirTemp("", "sightline-demo-")
+	if err != nil {
+		return err
+	}
+	d := &director{
+		cfg: cfg, layout: layout{base: cfg.PortBase, dir: dir}, began: time.Now(),
+		rng: rand.New(rand.NewPCG(cfg.Seed, 0)), ledger: newLedger(), instances: map[string]*process{}, //nolint:gosec // which instance is broken is no secret
+	}
+	defer d.teardown()
+	if err := d.setup(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		d.cfg.Keep = true
+		return fmt.Errorf("%w\n  state and logs: %s", err, dir)
+	}
+	undo, err := cfg.Announce(d.access())
+	if err != nil {
+		return err
+	}
+	defer undo()
+	d.banner()
+	if err := d.play(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return d.finish(ctx)
+}
+
+// play runs the scenario's acts.
+func (d *director) play(ctx context.Context) error {
+	acts := map[string][]func(context.Context) error{
+		"crash": {d.crash}, "guard": {d.guard}, "outage": {d.outage},
+		"tour": {d.crash, d.guard, d.outage},
+	}[d.cfg.Scenario]
+	for _, act := range acts {
+		d.pause(ctx, 3*time.Second)
+		if err := act(ctx); err != nil {
+			return err
+		}
+	}
+	return d.agreement(ctx)
+}
+
+// finish sums up, and turns failed checks into an error where asked.
+func (d *director) finish(ctx context.Context) error {
+	broken := d.ledger.violations()
+	d.check(len(broken) == 0, "no caller ever saw a version go back or a set go empty %s", strings.Join(broken, "; "))
+	ok, failed, _ := d.ledger.totals()
+	d.say("traffic", "%d calls, %d failed", ok+failed, failed)
+	if d.cfg.Assert && len(d.failed) > 0 {
+		d.cfg.Keep = true
+		return fmt.Errorf("%d of the demo's claims did not hold:\n  %s\n  state and logs: %s", len(d.failed), strings.Join(d.failed, "\n  "), d.layout.dir)
+	}
+	if !d.cfg.Exit && ctx.Err() == nil {
+		fmt.Fprintln(d.cfg.Out, "\n    everything keeps running: look around in a second terminal. Ctrl-C stops it.")
+		<-ctx.Done()
+	}
+	return nil
+}
+
+func (d *director) access() Access {
+	op, web := d.layout.identity("operator"), d.layout.identity("web")
+	return Access{
+		API: d.layout.addr(portAPI), XDS: d.layout.addr(portXDS), DNS: d.layout.addr(portDNS), Zone: zoneApex, TrustDomain: trustDomain,
+		Cert: op.SVID, Key: op.Key, Bundle: op.Bundle, WorkloadCert: web.SVID, WorkloadKey: web.Key,
+	}
+}
+
+func (d *director) banner() {
+	ok, failed, p99 := d.ledger.totals()
+	_, dnsPort, _ := strings.Cut(d.layout.addr(portDNS), ":")
+	kinds := "3 proxyless gRPC, 1 DNS, 1 Envoy"
+	if d.cfg.Envoy == "" {
+		kinds = "3 proxyless gRPC, 1 DNS (no Envoy found: run `make envoy`, or set SIGHTLINE_ENVOY)"
+	}
+	keep := "removed on exit (--keep keeps it)"
+	if d.cfg.Keep {
+		keep = "kept on exit"
+	}
+	fmt.Fprintf(d.cfg.Out, `
+  sightline demo                     insecure, loopback only, not for production
+
+    xDS       %s    API %s (mTLS, reflection on)
+    DNS       %s    zone %s
+    HTTP      http://%s/metrics
+    state     %s   %s
+    identity  spiffe://%s   throw-away CA, 24h
+
+    started   %d services, %d instances (own processes), %d callers: %s
+    traffic   %d calls so far, %d failed while starting, p99 %.0f ms
+
+    in a second terminal:
+      bin/sightline status
+      bin/sightline resolve %s/checkout
+      dig @127.0.0.1 -p %s SRV _grpc._tcp.checkout.%s.svc.%s
+      eval "$(bin/sightline bootstrap grpc --shell)"; grpcurl -plaintext xds:///checkout.%s list
+
+`, d.layout.addr(portXDS), d.layout.addr(portAPI), d.layout.addr(portDNS), zoneApex, d.layout.addr(portHTTP), d.layout.dir, keep, trustDomain,
+		len(services), len(services)*instancesPerService, len(d.names), kinds, ok+failed, failed, p99, namespace, dnsPort, namespace, zoneApex, namespace)
+}
+
+func addrPort(s string) netip.AddrPort {
+	a, _ := netip.ParseAddrPort(s) // of layout: always well-formed
+	return a
+}

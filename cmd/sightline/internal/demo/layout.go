@@ -1,0 +1,54 @@
+package demo
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/sightlinedev/sightline/identity/devca"
+	"github.com/sightlinedev/sightline/identity/svid"
+)
+
+const (
+	trustDomain = "demo.test"
+	namespace   = "shop"
+	zoneApex    = "sightline.test."
+	// lease is short, so that a killed instance is noticed while one watches.
+	lease = "5s"
+)
+
+// services are what the demo runs, four instances each in two zones.
+var services = [...]string{"checkout", "cart", "catalog"}
+
+const instancesPerService = 4
+
+// layout says where everything is: ports and files follow from two values.
+type layout struct {
+	base int    // first port (--port-base)
+	dir  string // state of this run
+}
+
+// Port offsets; those of the server are the development defaults (NAMES.md).
+const (
+	portXDS      = 0
+	portAPI      = 1
+	portDNS      = 53
+	portHTTP     = 80
+	portEnvoy    = 90 // Envoy's outbound listener
+	portAdmin    = 91 // Envoy's admin page
+	portInstance = 100
+)
+
+func (l layout) addr(offset int) string { return "127.0.0.1:" + strconv.Itoa(l.base+offset) }
+
+func (l layout) instancePort(service, index int) int {
+	return l.base + portInstance + service*instancesPerService + index
+}
+
+func (l layout) identity(name string) svid.Files {
+	return devca.FilesOf(filepath.Join(l.dir, "identity"), name)
+}
+
+func label(service, index int) string { return fmt.Sprintf("%s-%d", services[service], index+1) }
+
+func zoneOf(index int) string { return string(rune('a' + index%2)) }
