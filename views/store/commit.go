@@ -140,6 +140,9 @@ func (s *Store) writeGroup(o *opening, g *group) {
 		return
 	}
 	err := s.commitGroup(o, g, &n)
+	if err != nil && o.isFrozen() {
+		err = &Unavailable{Status: o.fs.status} // not in doubt: nothing was handed to the disk
+	}
 	s.mu.Lock()
 	if s.doubt == g {
 		s.doubt = nil
@@ -163,7 +166,7 @@ func (s *Store) commitGroup(o *opening, g *group, n *numbers) error {
 	for _, r := range g.requests {
 		n.Base = max(n.Base, r.base)
 		for _, e := range r.rows {
-			if err := addRow(b, o.db, newest, e); err != nil {
+			if err := addRow(b, o, newest, e); err != nil {
 				return err
 			}
 		}
@@ -185,7 +188,7 @@ func (s *Store) commitGroup(o *opening, g *group, n *numbers) error {
 // addRow adds one row and keeps, beside it, the good value that it replaces.
 // The first value of a row is its own previous one, so that every row can be
 // restored when it does not decode.
-func addRow(b *pebble.Batch, db pebble.Reader, newest map[string][]byte, e encoded) error {
+func addRow(b *pebble.Batch, o *opening, newest map[string][]byte, e encoded) error {
 	previousKey := append([]byte{prefixPrevious}, e.key[1:]...)
 	if e.value == nil {
 		newest[string(e.key)] = nil
@@ -197,9 +200,9 @@ func addRow(b *pebble.Batch, db pebble.Reader, newest map[string][]byte, e encod
 	old, known := newest[string(e.key)]
 	if !known {
 		var err error
-		if old, err = getCopy(db, e.key); err != nil {
+		if old, err = getCopy(o.db, e.key); err != nil && o.isFrozen() {
 			return err
-		}
+		} // a damaged block is no reason to refuse the row that replaces it
 	}
 	if _, err := unseal(e.key, old); err != nil {
 		old = e.value

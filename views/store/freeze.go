@@ -29,6 +29,7 @@ type freezer struct {
 	stopped bool
 	status  Status
 	running map[*operation]struct{}
+	ended   *sync.Cond    // an operation ended; on mu
 	frozen  chan struct{} // closed when stopped
 }
 
@@ -40,7 +41,9 @@ type operation struct {
 }
 
 func newFreezer(base vfs.FS, onStop func(Status)) *freezer {
-	return &freezer{base: base, onStop: onStop, running: make(map[*operation]struct{}), frozen: make(chan struct{})}
+	f := &freezer{base: base, onStop: onStop, running: make(map[*operation]struct{}), frozen: make(chan struct{})}
+	f.ended = sync.NewCond(&f.mu)
+	return f
 }
 
 // change runs one operation that changes files, and never returns when the
@@ -59,6 +62,7 @@ func (f *freezer) change(name, path string, do func() error) error {
 
 	f.mu.Lock()
 	delete(f.running, o)
+	f.ended.Broadcast()
 	f.mu.Unlock()
 	if fatal(err) {
 		f.stop(name, path, err)
@@ -95,6 +99,24 @@ func (f *freezer) stop(name, path string, err error) {
 func (f *freezer) idle() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return len(f.running) == 0
+}
+
+// waitIdle waits until no change is under way.
+func (f *freezer) waitIdle(within time.Duration) bool {
+	var late bool
+	timer := time.AfterFunc(within, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		late = true
+		f.ended.Broadcast()
+	})
+	defer timer.Stop()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.running) > 0 && !late {
+		f.ended.Wait()
+	}
 	return len(f.running) == 0
 }
 

@@ -154,7 +154,7 @@ func (s *Store) start() (Loaded, error) {
 	s.auditSeq.Store(loaded.auditSeq)
 	loaded.Reserved = loaded.Next
 	n.Seq = loaded.Next + seqBlock
-	if s.begin(o, n) {
+	if s.begin(o, n, false) {
 		loaded.Reserved = n.Seq
 	}
 	loaded.Status = s.Status()
@@ -164,8 +164,10 @@ func (s *Store) start() (Loaded, error) {
 }
 
 // begin writes the counters of a new opening and starts its goroutines; false
-// when the opening froze over it, or only reads.
-func (s *Store) begin(o *opening, n numbers) bool {
+// when the opening froze over it, or only reads. flush has what was recovered
+// from the log written to tables first: a log whose sync failed may be in the
+// kernel's cache alone.
+func (s *Store) begin(o *opening, n numbers, flush bool) bool {
 	s.mu.Lock()
 	s.opening = o
 	s.mu.Unlock()
@@ -178,7 +180,13 @@ func (s *Store) begin(o *opening, n numbers) bool {
 		return false
 	}
 	done := make(chan error, 1)
-	go func() { done <- b.Commit(pebble.Sync) }()
+	go func() {
+		err := b.Commit(pebble.Sync)
+		if err == nil && flush {
+			err = o.db.Flush()
+		}
+		done <- err
+	}()
 	select {
 	case err := <-done:
 		if err != nil {
@@ -230,7 +238,7 @@ func (s *Store) close() error {
 	}
 	err := o.shut(&s.reading, closeWithin)
 	s.behind.dropAll(s.cfg.Events.Dropped)
-	if !o.fs.idle() {
+	if !o.fs.waitIdle(closeWithin) {
 		// A change is still with the kernel: another opening must not start.
 		return errors.Join(err, fmt.Errorf("store folder %s: a disk operation did not end; its lock is kept", s.cfg.Dir))
 	}

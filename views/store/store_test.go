@@ -14,6 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"go.uber.org/goleak"
+
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/registry"
@@ -26,9 +28,11 @@ var (
 	start    = time.Unix(1_800_000_000, 0)
 )
 
-// open opens a store on fs that is closed with the test.
+// open opens a store on fs that is closed with the test, and leaves no
+// goroutine behind.
 func open(t *testing.T, fs vfs.FS, change func(*Config)) (*Store, Loaded) {
 	t.Helper()
+	before := goleak.IgnoreCurrent()
 	cfg := Config{Dir: "data", FS: fs, Now: start}
 	if change != nil {
 		change(&cfg)
@@ -41,6 +45,7 @@ func open(t *testing.T, fs vfs.FS, change func(*Config)) (*Store, Loaded) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+		goleak.VerifyNone(t, before)
 	})
 	return s, l
 }

@@ -22,6 +22,9 @@ func (s *Store) supervise() {
 		case <-s.ctx.Done():
 			return
 		case <-s.froze:
+			if s.State() == Writable {
+				continue // an attempt to reopen froze, and a later one did not
+			}
 			if frozenAt.IsZero() {
 				frozenAt, retryAt = time.Now(), time.Now().Add(wait)
 				s.tellFrozen()
@@ -103,7 +106,7 @@ func (s *Store) reopen() bool {
 	s.mu.Unlock()
 	reached := n.Commit
 	n.Epoch, n.Seq = max(n.Epoch, s.epoch), max(n.Seq, 1)+seqBlock
-	if !s.begin(o, n) {
+	if !s.begin(o, n, g != nil && g.number <= reached) {
 		// It froze again: the group stays in doubt.
 		s.mu.Lock()
 		s.doubt = g
