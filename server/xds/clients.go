@@ -64,7 +64,7 @@ func (s *Server) Clients() []ClientState {
 func (st *stream) state() (ClientState, bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.closed {
+	if st.closed || !st.met {
 		return ClientState{}, false
 	}
 	c := ClientState{

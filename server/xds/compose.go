@@ -24,10 +24,13 @@ type pass struct {
 func (st *stream) compose(now time.Time) []outgoing {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.closed || !st.srv.ready() {
+	if st.closed || !st.met || !st.srv.ready() {
 		return nil
 	}
 	st.drain()
+	if _, due := st.pending(); !due {
+		return nil
+	}
 	p := &pass{st: st, now: now, snap: st.srv.cfg.Snapshot()}
 	for _, m := range st.strays {
 		p.out = append(p.out, outgoing{msg: m, before: st.unacked})

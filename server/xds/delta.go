@@ -16,13 +16,9 @@ const star = "*"
 // maxStrays bounds the answers about types that are not served.
 const maxStrays = 16
 
-// onDelta takes in a request of the delta protocol. An error ends the stream.
+// onDelta takes in a request of the delta protocol, under mu. An error ends the
+// stream.
 func (st *stream) onDelta(r *request, now time.Time) error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.closed {
-		return nil
-	}
 	if r.typ == types {
 		st.stray(r)
 		return nil
@@ -273,9 +269,10 @@ func (p *pass) delta() {
 
 // deltaType sends the dirty names of a type while its window has room.
 func (p *pass) deltaType(t typ, only flag) {
-	for p.st.room(t, 1) {
+	ts := &p.st.typ[t]
+	for p.st.room(t, 1) && (len(ts.dirty) > 0 || ts.due) {
 		b := p.collect(t, only)
-		if b.empty() && !(p.st.typ[t].due && only == dirty) {
+		if b.empty() && !(ts.due && only == dirty) {
 			return
 		}
 		p.emit(t, b)
@@ -286,13 +283,14 @@ func (p *pass) deltaType(t typ, only flag) {
 // right after it; those of the last one go with the rest of their kind, which
 // comes next.
 func (p *pass) deltaClusters() {
-	for p.st.room(cds, 1) && p.st.room(eds, 1) {
+	ts := &p.st.typ[cds]
+	for p.st.room(cds, 1) && p.st.room(eds, 1) && (len(ts.dirty) > 0 || ts.due) {
 		b := p.collect(cds, dirty)
-		if b.empty() && !p.st.typ[cds].due {
+		if b.empty() && !ts.due {
 			return
 		}
 		p.emit(cds, b)
-		if len(p.st.typ[cds].dirty) > 0 {
+		if len(ts.dirty) > 0 {
 			p.deltaType(eds, owed)
 		}
 	}

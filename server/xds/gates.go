@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sightlinedev/sightline/server/status"
 )
 
 // maxNonce is the longest nonce that can be ours, in bytes.
@@ -14,7 +16,9 @@ const maxNonce = 19
 // nonce is the written form of a response's serial and its 32 random bits: a
 // client that never saw a response cannot settle it.
 func (f *inflight) nonce() string {
-	return strconv.FormatUint(uint64(f.serial), 10) + "-" + strconv.FormatUint(uint64(f.salt), 16)
+	var b [maxNonce]byte
+	n := append(strconv.AppendUint(b[:0], uint64(f.serial), 10), '-')
+	return string(strconv.AppendUint(n, uint64(f.salt), 16))
 }
 
 // room reports whether n more responses of the type may go out unsettled.
@@ -129,21 +133,26 @@ func (ts *typeState) settledUpTo(serial uint32) bool {
 	return true
 }
 
-// stalled reports whether the stream's oldest outstanding response is older than
-// any client needs that still makes progress.
-func (st *stream) stalled(now time.Time) bool {
+// stalled returns why the stream is to be ended, or nil: its oldest outstanding
+// response is older than any client needs that still makes progress, or it never
+// asked for anything.
+func (st *stream) stalled(now time.Time) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	l := st.srv.cfg.Limits
-	for t := range st.typ {
+	if !st.met && now.Sub(st.opened) > l.StallAfter {
+		return status.Errorf(status.StreamStalled, "no request within %s", l.StallAfter)
+	}
+	for t := range types {
 		for _, f := range st.typ[t].inflight {
 			patience := l.StallAfter + time.Duration(f.bytes)*time.Second/time.Duration(l.StallRate)
 			if !f.settled && now.Sub(f.sent) > patience {
-				return true
+				return status.Errorf(status.StreamStalled, "no acknowledgement of a %s response of %d bytes within %s",
+					t, f.bytes, patience.Round(time.Millisecond))
 			}
 		}
 	}
-	return false
+	return nil
 }
 
 // newSalt is the unpredictable part of a nonce.

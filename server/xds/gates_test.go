@@ -14,6 +14,7 @@ import (
 
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
 	"github.com/sightlinedev/sightline/server/limits"
+	"github.com/sightlinedev/sightline/views"
 )
 
 // Additions wait for the acknowledgement of additions; withdrawals never do.
@@ -332,5 +333,73 @@ func TestFanOut(t *testing.T) {
 		if w.fanOuts != 1 {
 			t.Errorf("%d fan-outs were reported", w.fanOuts)
 		}
+	})
+}
+
+// A stream that never asks for anything is ended too, and does not hold a drain.
+func TestSilentStream(t *testing.T) {
+	inWorld(t, func(w *world) {
+		c := w.delta(nil)
+		must(t, ignoreEnd(c.Await(time.Minute, func() bool { return c.Err() != nil })))
+		if status.Code(c.Err()) != codes.Aborted {
+			t.Errorf("ended with %v", c.Err())
+		}
+		silent := w.delta(nil)
+		w.settle()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		must(t, w.srv.Drain(ctx))
+		w.end(c, silent)
+	})
+}
+
+// A drain while the snapshot is not complete ends the streams that wait for it.
+func TestDrainBeforeLoaded(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.snap.Store(views.NewSnapshot(false))
+		w.restart()
+		c := w.delta(nil)
+		must(t, c.Subscribe(rawxds.EDS, "a.shop"))
+		w.settle()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		must(t, w.srv.Drain(ctx))
+		w.settle()
+		if status.Code(c.Err()) != codes.Unavailable {
+			t.Errorf("ended with %v", c.Err())
+		}
+		w.end(c)
+	})
+}
+
+// The inventory says what a stream holds, waits for and refused.
+func TestClients(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(svc("a.shop", "10.0.0.1"))
+		w.put(svc("b.shop", "10.0.0.1"))
+		c := w.delta(rawxds.Silence)
+		must(t, c.Subscribe(rawxds.EDS, "a.shop", "b.shop", "ghost.shop"))
+		s := w.sotw("gRPC Go", nil)
+		must(t, s.Ask(rawxds.EDS, "a.shop"))
+		w.settle()
+		w.put(svc("a.shop", "10.0.0.1", "10.0.0.2"))
+		w.settle()
+		for _, got := range w.srv.Clients() {
+			if len(got.Types) != 1 || got.Node != "n1" || got.Zone != "z1" || got.Principal.String() != "spiffe://region.test/ns/shop/sa/caller" {
+				t.Fatalf("%+v", got)
+			}
+			ty := got.Types[0]
+			switch got.Protocol {
+			case "delta":
+				if got.Kind != "envoy" || ty.Names != 3 || ty.Held != 2 || ty.Unacked != 1 || ty.Waiting != 1 || got.UnackedSize == 0 || !ty.Acked.IsZero() {
+					t.Errorf("%+v", got)
+				}
+			case "sotw":
+				if got.Kind != "grpc-go" || ty.Names != 1 || ty.Unacked != 0 || ty.Acked.Seq != 3 || got.UnackedSize != 0 {
+					t.Errorf("%+v", got)
+				}
+			}
+		}
+		w.end(c, s)
 	})
 }

@@ -194,9 +194,7 @@ func (a *actor) resume(old, c *rawxds.Client, names []string) {
 		must(a.w, c.Resume(rawxds.RDS, offered(rawxds.RDS), outbound))
 		return
 	}
-	if len(names) > 0 {
-		must(a.w, c.Carry(old, rawxds.EDS).Resume(rawxds.EDS, offered(rawxds.EDS), names...))
-	}
+	must(a.w, c.Carry(old, rawxds.EDS).Resume(rawxds.EDS, offered(rawxds.EDS), names...))
 }
 
 // play runs the steps, lets things come to rest, and compares.
@@ -243,6 +241,9 @@ func (w *world) emptied() {
 	time.Sleep(time.Second)
 	if n := w.srv.Streams(); n != 0 {
 		w.Errorf("%d streams are open after all clients left", n)
+	}
+	if n := w.srv.KnownNames(); n != 0 {
+		w.Errorf("%d names are known after all clients left", n)
 	}
 }
 

@@ -70,6 +70,11 @@ func (p *pass) endHolds() bool {
 	}
 	ended := false
 	for id, h := range st.holds {
+		cluster := st.records.find(id)
+		if cluster == nil || !cluster.any(cds, held) { // the client does not ask for it any more
+			delete(st.holds, id)
+			continue
+		}
 		if !h.counted && !pending {
 			h.counted, h.route = true, routes.serial
 		}
@@ -79,7 +84,7 @@ func (p *pass) endHolds() bool {
 			continue
 		}
 		ended = true
-		st.dirtied(cds, st.records.find(id), withdrawal)
+		st.dirtied(cds, cluster, withdrawal)
 	}
 	return ended
 }

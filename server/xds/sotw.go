@@ -11,9 +11,7 @@ import (
 // onSotw takes in a request of the state-of-the-world protocol. Its list is
 // compared with the one before it, whatever its nonce. An error ends the stream.
 func (st *stream) onSotw(r *request, now time.Time) error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.closed || r.typ == types {
+	if r.typ == types {
 		return nil
 	}
 	ts := &st.typ[r.typ]
@@ -142,7 +140,7 @@ func (p *pass) sotwClusters() {
 // version of a response hides nothing that was not sent.
 func (p *pass) sotwPart(t typ, only flag) {
 	st := p.st
-	for st.room(t, 1) {
+	for st.room(t, 1) && len(st.typ[t].dirty) > 0 {
 		now, later := p.work(t, only)
 		var list []found
 		for _, id := range now {
@@ -204,7 +202,7 @@ func (p *pass) buried(f *found) (*views.View, views.Version) {
 func (p *pass) sotwWhole(t typ) {
 	st := p.st
 	ts := &st.typ[t]
-	if !st.room(t, 1) {
+	if !st.room(t, 1) || len(ts.dirty) == 0 && !ts.due {
 		return
 	}
 	now, later := p.work(t, dirty)

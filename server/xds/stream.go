@@ -17,19 +17,22 @@ type scope func(*views.View) bool
 
 // stream is one ADS stream, of either protocol.
 type stream struct {
-	// Fixed from the first request on.
+	// Fixed when the stream opens.
 	srv    *Server
 	conn   grpc.ServerStream
 	end    func(error) // ends the stream from anywhere, with a status
 	delta  bool
 	who    identity.Principal
-	node   clientNode
-	kind   kind
-	shape  rendering
 	scope  scope
 	names  int // limit of subscribed names of a type
 	opened time.Time
 	id     uint32 // given by the Feed
+
+	// Fixed by the first request, under mu.
+	met   bool
+	node  clientNode
+	kind  kind
+	shape rendering
 
 	bell doorbell
 
@@ -127,14 +130,30 @@ func (st *stream) markEverything() {
 	}
 }
 
-// wake has the stream served, without anything being dirty.
-func (st *stream) wake() {
+// wake has the stream served for what is pending already.
+func (st *stream) wake(p priority) {
 	st.bell.mu.Lock()
-	push := st.bell.ring(urgently)
+	push := st.bell.ring(p)
 	st.bell.mu.Unlock()
 	if push {
-		st.srv.pool.push(st, urgently)
+		st.srv.pool.push(st, p)
 	}
+}
+
+// pending reports whether a pass may find something to send, and how urgently.
+// Most acknowledgements leave nothing, and cost no pass.
+func (st *stream) pending() (priority, bool) {
+	some := len(st.strays) > 0 || len(st.holds) > 0
+	for t := range types {
+		ts := &st.typ[t]
+		some = some || ts.due || ts.isolation != nil || len(ts.dirty) > 0
+		for _, id := range ts.dirty {
+			if r := st.records.find(id); r != nil && r.any(t, urgent) {
+				return urgently, true
+			}
+		}
+	}
+	return patiently, some
 }
 
 // wakeAt has the stream served at that time, or before it.
@@ -146,7 +165,7 @@ func (st *stream) wakeAt(now, at time.Time) {
 		st.timer.Stop()
 	}
 	st.timerAt = at
-	st.timer = time.AfterFunc(at.Sub(now), st.wake)
+	st.timer = time.AfterFunc(at.Sub(now), func() { st.wake(urgently) })
 }
 
 // close makes the stream send nothing any more. It does not wait for a send in
