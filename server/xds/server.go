@@ -39,7 +39,8 @@ type Config struct {
 }
 
 // Events is what the package reports to metrics and logs. Any may be nil; all
-// are called from several goroutines and must not block.
+// are called from several goroutines, some under a stream's lock: they must
+// neither block nor call back into the package.
 type Events struct {
 	Streams       func(kind, protocol string, delta int)                        // opened (+1), closed (-1)
 	Push          func(typ, kind string, resources, removed, bytes int)         // a response was built

@@ -285,7 +285,10 @@ func (p *pass) stays(t typ, r *record, k *found) bool {
 	}
 	last, _ := p.buried(k)
 	if last == nil {
-		last = p.snap.Get(k.name.service)
+		last = p.snap.Get(k.name.service) // out of scope
+	}
+	if last == nil {
+		last = st.srv.render.newest(k.name.service) // deleted a moment ago: its publication is on its way
 	}
 	if last == nil {
 		return false
@@ -306,4 +309,15 @@ func (p *pass) tooLarge(t typ, members int) {
 	p.st.expel(status.New(status.LimitExceeded, "the %d resources of type %s do not fit one response of %d bytes, which state of the world needs",
 		members, t, maxResponse).With("limit", "XDS.ResponseBytes").Err())
 	p.st.shut()
+}
+
+// newest returns the newest view that resources were made of, until the service
+// is forgotten.
+func (r *renderer) newest(n views.Name) *views.View {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if b := r.services[n]; b != nil {
+		return b.view
+	}
+	return nil
 }
