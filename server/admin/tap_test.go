@@ -1,0 +1,155 @@
+package admin
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/sightlinedev/sightline/identity"
+	adminv1 "github.com/sightlinedev/sightline/proto/sightline/admin/v1"
+	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
+	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/server/status"
+)
+
+func sample(n registry.Name, uid registry.UID, refused string) Sample {
+	return Sample{
+		At: time.Now(), Name: n, UID: uid, Class: registry.ClassSelf, Detail: "SERVING", Refused: refused,
+		Reporter: identity.Principal{ID: identity.MustParse(checkout)},
+	}
+}
+
+// TestATapShowsWhatComesIn: taken in or not, of the service, instance and
+// classes asked for.
+func TestATapShowsWhatComesIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		u := w.put(checkoutName, checkout, "10.0.0.1", "10.0.0.2")
+		taps := w.cfg.Taps
+		if taps.Wanted() {
+			t.Error("wanted without a reader")
+		}
+		taps.Offer(sample(checkoutName, u[0], "")) // nobody hears it
+		open := func(req *adminv1.TapRequest) (adminv1.AdminService_TapClient, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(as(operator))
+			req.Namespace, req.Name = "shop", "checkout"
+			s, err := w.Tap(ctx, req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s, cancel
+		}
+		all, endAll := open(&adminv1.TapRequest{})
+		one, endOne := open(&adminv1.TapRequest{Instance: "b"})
+		probes, endProbes := open(&adminv1.TapRequest{EvidenceClasses: []registryv1.EvidenceClass{registryv1.EvidenceClass_EVIDENCE_CLASS_PROBE}})
+		synctest.Wait()
+		probe := sample(checkoutName, u[0], "")
+		probe.Class = registry.ClassProbe
+		taps.Offer(sample(checkoutName, u[0], ""), sample(ledgerName, 7, ""), sample(checkoutName, u[1], "stale"), probe)
+
+		got, err := all.Recv()
+		if err != nil || len(got.GetSamples()) != 3 || got.GetLost() != 0 {
+			t.Fatalf("%v, %v", got, err)
+		}
+		if s := got.GetSamples()[0]; !s.GetAccepted() || s.GetReason() != "" || s.GetUid() != u[0].String() || s.GetReporter() != checkout || s.GetCount() != 1 || s.GetService() != "shop/checkout" {
+			t.Errorf("sample %v", s)
+		}
+		if s := got.GetSamples()[1]; s.GetAccepted() || s.GetReason() != "stale" {
+			t.Errorf("sample %v", s)
+		}
+		if got, err = one.Recv(); err != nil || len(got.GetSamples()) != 1 || got.GetSamples()[0].GetUid() != u[1].String() {
+			t.Errorf("%v, %v", got, err)
+		}
+		if got, err = probes.Recv(); err != nil || len(got.GetSamples()) != 1 || got.GetSamples()[0].GetEvidenceClass() != registryv1.EvidenceClass_EVIDENCE_CLASS_PROBE {
+			t.Errorf("%v, %v", got, err)
+		}
+		endOne()
+		endProbes()
+		if _, err := one.Recv(); grpcstatus.Code(err) != codes.Canceled {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n := taps.open.Load(); n != 1 {
+			t.Errorf("%d taps are open", n)
+		}
+		taps.Close()
+		taps.Close()
+		_, err = all.Recv()
+		wants(t, err, codes.Unavailable, status.Stopping)
+		endAll()
+		synctest.Wait()
+		if taps.Wanted() {
+			t.Error("a tap is left")
+		}
+	})
+}
+
+// TestASlowReaderLosesAndIsTold.
+func TestASlowReaderLosesAndIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		u := w.put(checkoutName, checkout, "10.0.0.1")
+		ctx, cancel := context.WithCancel(as(operator))
+		defer cancel()
+		s, err := w.Tap(ctx, &adminv1.TapRequest{Namespace: "shop", Name: "checkout"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		batch := make([]Sample, 3*tapQueue)
+		for i := range batch {
+			batch[i] = sample(checkoutName, u[0], "")
+		}
+		w.cfg.Taps.Offer(batch...)
+		shown, lost := 0, uint64(0)
+		for shown+int(lost) < len(batch) {
+			got, err := s.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown += len(got.GetSamples())
+			lost += got.GetLost()
+		}
+		if shown != tapQueue || lost != 2*tapQueue {
+			t.Errorf("shown %d, lost %d", shown, lost)
+		}
+	})
+}
+
+// TestWhoMayTap, what, and how often.
+func TestWhoMayTap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.put(checkoutName, checkout, "10.0.0.1")
+		w.put(ledgerName, ledger, "10.1.0.1")
+		try := func(who string, req *adminv1.TapRequest) error {
+			ctx, cancel := context.WithTimeout(as(who), time.Second)
+			defer cancel()
+			s, err := w.Tap(ctx, req)
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return err
+		}
+		wants(t, try(reader, &adminv1.TapRequest{Namespace: "bank", Name: "ledger"}), codes.NotFound, status.NotFound)
+		wants(t, try(reader, &adminv1.TapRequest{Namespace: "shop", Name: "none"}), codes.NotFound, status.NotFound)
+		wants(t, try(operator, &adminv1.TapRequest{Namespace: "shop", Name: "checkout", Instance: "z"}), codes.NotFound, status.NotFound)
+		wants(t, try(operator, &adminv1.TapRequest{Namespace: "shop", Name: "checkout", EvidenceClasses: []registryv1.EvidenceClass{9}}), codes.InvalidArgument, status.InvalidField)
+		if err := try(reader, &adminv1.TapRequest{Namespace: "shop", Name: "checkout"}); grpcstatus.Code(err) != codes.DeadlineExceeded {
+			t.Error(err)
+		}
+		for range tapReaders {
+			ctx, cancel := context.WithCancel(as(operator))
+			defer cancel()
+			if _, err := w.Tap(ctx, &adminv1.TapRequest{Namespace: "shop", Name: "checkout"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		wants(t, try(operator, &adminv1.TapRequest{Namespace: "shop", Name: "checkout"}), codes.ResourceExhausted, status.LimitExceeded)
+	})
+}
