@@ -1,11 +1,14 @@
 package server
 
 import (
+	"strings"
 	"time"
 
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/server/admin"
+	"github.com/sightlinedev/sightline/server/report"
 	"github.com/sightlinedev/sightline/server/resolve"
 	"github.com/sightlinedev/sightline/server/shard"
 	"github.com/sightlinedev/sightline/server/watch"
@@ -21,6 +24,7 @@ func (s *Server) storeEvents() store.Events {
 	r := s.report
 	return store.Events{
 		Frozen: func(st store.Status) {
+			s.storeSince.Store(time.Now().UnixNano())
 			r.storeState(st)
 			s.storeChanged()
 		},
@@ -50,6 +54,25 @@ func (s *Server) storeChanged() {
 	if s.completed.Load() {
 		s.serving()
 	}
+}
+
+// reportEvents adds whoever taps to what the reporter counts.
+func (s *Server) reportEvents() report.Events {
+	e := s.report.reportEvents()
+	e.Sample = func(who identity.Principal, n registry.Name, sample *health.Sample, result report.Result) {
+		if !s.taps.Wanted() {
+			return
+		}
+		t := admin.Sample{At: sample.At, Name: n, UID: sample.UID, Class: sample.Class, Reporter: who, Detail: sample.Status.String(), Count: 1}
+		if len(sample.Degraded) > 0 {
+			t.Detail += ", degraded: " + strings.Join(sample.Degraded, ", ")
+		}
+		if result != report.Accepted {
+			t.Refused = result.String()
+		}
+		s.taps.Offer(t)
+	}
+	return e
 }
 
 func (s *Server) shardEvents() shard.Events {

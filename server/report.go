@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/sightlinedev/sightline/dns"
@@ -27,6 +29,9 @@ type reporter struct {
 	log     *slog.Logger
 	metrics *metrics.Metrics
 	sparse  *perMinute[string]
+
+	mu     sync.Mutex
+	broken []string // rows that could not be read at the start; they stay an alarm
 }
 
 func newReporter(log *slog.Logger, version, build string, snapshot func() *views.Snapshot) *reporter {
@@ -151,7 +156,17 @@ func (r *reporter) reportEvents() report.Events {
 
 func (r *reporter) rowUnreadable(what, why string) {
 	r.metrics.Incident("row-unreadable")
+	r.mu.Lock()
+	r.broken = append(r.broken, "stored row "+what+" cannot be read: "+why)
+	r.mu.Unlock()
 	r.log.Error("a stored row cannot be read; its service keeps its last good state", "row", what, "reason", why, "code", "SL6003")
+}
+
+// unreadable lists the rows that rowUnreadable was told of.
+func (r *reporter) unreadable() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.broken)
 }
 
 func (r *reporter) computedLost(what string, damaged int, err error) {

@@ -134,6 +134,7 @@ func (s *Server) drain(ctx context.Context) {
 	both.Wait()
 	_ = s.xds.Drain(ctx)
 	s.watch.Close()
+	s.taps.Close()
 }
 
 // serveGRPC serves one port until ctx ends, then lets calls end for a moment.

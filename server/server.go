@@ -21,6 +21,7 @@ import (
 	"github.com/sightlinedev/sightline/identity/devca"
 	"github.com/sightlinedev/sightline/identity/svid"
 	"github.com/sightlinedev/sightline/registry/source/file"
+	"github.com/sightlinedev/sightline/server/admin"
 	"github.com/sightlinedev/sightline/server/desired"
 	"github.com/sightlinedev/sightline/server/registryapi"
 	"github.com/sightlinedev/sightline/server/shard"
@@ -33,13 +34,14 @@ import (
 // Server is the whole control plane of one process.
 type Server struct {
 	// Fixed after New, in the order in which New builds them.
-	cfg     Config
-	started time.Time
-	report  *reporter
-	checks  *checklist
-	health  *health.Server
-	source  *svid.Source
-	policy  *authz.Policy
+	cfg       Config
+	temporary bool // the data folder was not named
+	started   time.Time
+	report    *reporter
+	checks    *checklist
+	health    *health.Server
+	source    *svid.Source
+	policy    *authz.Policy
 
 	xdsGate, apiGate *gate
 	httpListener     net.Listener
@@ -54,6 +56,7 @@ type Server struct {
 
 	xds              *xds.Server
 	watch            *watch.Feed
+	taps             *admin.Taps
 	registry         *registryapi.Server
 	xdsGRPC, apiGRPC *grpc.Server
 	http             *http.Server
@@ -61,7 +64,8 @@ type Server struct {
 
 	cleanup []func() error // of what New opened; in order of opening
 
-	completed atomic.Bool // every view is built
+	completed  atomic.Bool  // every view is built
+	storeSince atomic.Int64 // Unix nanoseconds at which the store stopped taking writes
 }
 
 // Addrs are the addresses that a server listens on.
@@ -71,12 +75,13 @@ type Addrs struct{ XDS, API, DNS, HTTP netip.AddrPort }
 // core, surfaces. Nothing answers before Run. ctx bounds the wait for an
 // identity. An error says what to change; nothing stays open then.
 func New(ctx context.Context, cfg Config) (*Server, error) {
+	temporary := cfg.Data == ""
 	cfg.Data = expand(cfg)
 	cfg = cfg.withDefaults()
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	s := &Server{started: time.Now(), restamped: newOnceEach(), health: newHealth()}
+	s := &Server{started: time.Now(), restamped: newOnceEach(), health: newHealth(), temporary: temporary}
 	s.cfg = cfg
 	s.report = newReporter(s.cfg.Log, s.cfg.Version, s.cfg.Build, s.Snapshot)
 	s.checks = newChecklist(s.report.ready, checkStore, checkViews, checkListeners, checkSources)
@@ -106,7 +111,11 @@ func expand(cfg Config) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("sightline-dev-%d", os.Getpid()))
 }
 
+// prepareData makes the data folder. One that nobody named goes with the server.
 func (s *Server) prepareData(context.Context) error {
+	if s.temporary {
+		s.onClose(func() error { return os.RemoveAll(s.cfg.Data) })
+	}
 	if err := os.MkdirAll(s.cfg.Data, 0o700); err != nil {
 		return fmt.Errorf("--data %s: the folder cannot be made: %w", s.cfg.Data, err)
 	}

@@ -14,6 +14,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	grpcstatus "google.golang.org/grpc/status"
 
+	adminv1 "github.com/sightlinedev/sightline/proto/sightline/admin/v1"
 	healthv1 "github.com/sightlinedev/sightline/proto/sightline/health/v1"
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 	resolvev1 "github.com/sightlinedev/sightline/proto/sightline/resolve/v1"
@@ -303,4 +304,41 @@ func TestStopIsPrompt(t *testing.T) {
 	if _, err := stream.Recv(); grpcstatus.Code(err) != codes.Unavailable {
 		t.Errorf("the Watch stream ended with %v", err)
 	}
+}
+
+// TestAdminSeesTheServer: what the parts hold reaches AdminService.
+func TestAdminSeesTheServer(t *testing.T) {
+	r := start(t, devConfig(dataDir(t)))
+	uids := r.register("10.0.0.1", "10.0.0.2")
+	r.eventually("both instances are listed", func() bool { return len(listed(r.resolve())) == 2 })
+	watching, err := viewv1.NewViewServiceClient(r.api("/ns/front/sa/web")).Watch(callCtx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := watching.Send(&viewv1.WatchRequest{Frame: &viewv1.WatchRequest_Filter{Filter: &viewv1.Filter{}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watching.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	admin := adminv1.NewAdminServiceClient(r.dialAPI(r.operator()))
+	st, err := admin.GetStatus(callCtx(t), &adminv1.GetStatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := st.GetStatus(); !s.GetReady() || s.GetServices() != 1 || s.GetInstances().GetEligible() != 2 || len(s.GetChecks()) != 4 {
+		t.Errorf("status %v", s)
+	}
+	clients, err := admin.ListClients(callCtx(t), &adminv1.ListClientsRequest{})
+	if err != nil || len(clients.GetClients()) != 1 {
+		t.Errorf("clients %v, %v", clients, err)
+	}
+	why, err := admin.Explain(callCtx(t), &adminv1.ExplainRequest{Namespace: "shop", Name: "cart", Instance: uids[0]})
+	if err != nil || why == nil {
+		t.Errorf("explain %v, %v", why, err)
+	}
+	r.eventually("the log holds both admissions", func() bool {
+		log, err := admin.ListTransitions(callCtx(t), &adminv1.ListTransitionsRequest{Namespace: "shop", Name: "cart"})
+		return err == nil && len(log.GetTransitions()) >= 2
+	})
 }

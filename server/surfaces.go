@@ -17,6 +17,7 @@ import (
 	resolvev1 "github.com/sightlinedev/sightline/proto/sightline/resolve/v1"
 	viewv1 "github.com/sightlinedev/sightline/proto/sightline/view/v1"
 	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/server/admin"
 	"github.com/sightlinedev/sightline/server/registryapi"
 	"github.com/sightlinedev/sightline/server/report"
 	"github.com/sightlinedev/sightline/server/resolve"
@@ -48,6 +49,8 @@ func (s *Server) buildSurfaces(context.Context) error {
 	})
 	s.onClose(func() error { s.registry.Close(); return nil })
 
+	s.taps = admin.NewTaps()
+	s.onClose(func() error { s.taps.Close(); return nil })
 	s.xds.Register(s.xdsGRPC)
 	s.registry.Register(s.apiGRPC)
 	viewv1.RegisterViewServiceServer(s.apiGRPC, s.watch)
@@ -55,8 +58,9 @@ func (s *Server) buildSurfaces(context.Context) error {
 		Snapshot: s.Snapshot, Policy: s.Policy, MissesPerMinute: l.API.UnknownNamesPerCall, Events: s.resolveEvents(),
 	}))
 	healthv1.RegisterReportServiceServer(s.apiGRPC, report.New(report.Config{
-		Lookup: s.writer.Lookup, Submit: s.shards.Submit, Limits: l.Reports, Events: s.report.reportEvents(),
+		Lookup: s.writer.Lookup, Submit: s.shards.Submit, Limits: l.Reports, Events: s.reportEvents(),
 	}))
+	s.newAdmin().Register(s.apiGRPC)
 	s.registerCommon()
 	s.http = s.newHTTP()
 	return nil

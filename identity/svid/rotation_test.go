@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,11 +40,12 @@ func TestFilesRotateAndKeepTheLastGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPKI(t, td)
 		writeFiles(t, f, p, p.leaf(nil, "spiffe://"+td+"/sightline/server/a"))
+		var mu sync.Mutex
 		var kept []string
 		rotated := 0
 		s, err := svid.FromFiles(f, 5*time.Second, svid.Events{
-			Kept:    func(err error) { kept = append(kept, err.Error()) },
-			Rotated: func(identity.ID, time.Time) { rotated++ },
+			Kept:    func(err error) { mu.Lock(); kept = append(kept, err.Error()); mu.Unlock() },
+			Rotated: func(identity.ID, time.Time) { mu.Lock(); rotated++; mu.Unlock() },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -56,6 +58,8 @@ func TestFilesRotateAndKeepTheLastGood(t *testing.T) {
 			change()
 			time.Sleep(11 * time.Second) // two polls: a reason is told once
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if s.ID().Path() != wantID || len(kept) != wantKept || rotated != wantRotated {
 				t.Errorf("%s: id %v, kept %q, rotated %d", what, s.ID(), kept, rotated)
 			}

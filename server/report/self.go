@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
@@ -40,7 +41,9 @@ func (s *Service) ReportSelf(conn grpc.ClientStreamingServer[healthv1.ReportSelf
 		budget: rate.NewLimiter(rate.Limit(s.cfg.Limits.Rate), s.cfg.Limits.Burst)}
 	for first := true; ; first = false {
 		frame, err := conn.Recv()
-		switch {
+		switch size := proto.Size(frame); {
+		case err == nil && size > s.cfg.Limits.MaxMessageBytes:
+			return status.Limit("Reports.MaxMessageBytes", fmt.Sprintf("%d bytes: this frame has %d, split it", s.cfg.Limits.MaxMessageBytes, size))
 		case errors.Is(err, io.EOF):
 			return conn.SendAndClose(&healthv1.ReportSelfResponse{Tally: st.tally})
 		case err != nil:
@@ -127,8 +130,10 @@ func (st *selfStream) batch(now time.Time, b *healthv1.SelfBatch) error {
 			Status: selfStatus(b.GetStatus()[i]), Degraded: degraded[at]}
 		if full && !sample.Urgent() {
 			limited++
+			st.show(row.Service, &sample, Limited)
 			continue
 		}
+		st.show(row.Service, &sample, Accepted)
 		byService[row.Service] = append(byService[row.Service], sample)
 	}
 	st.service.count(st.tally, class, Unattributed, unattributed)
@@ -138,6 +143,12 @@ func (st *selfStream) batch(now time.Time, b *healthv1.SelfBatch) error {
 		st.service.count(st.tally, class, Accepted, len(samples))
 	}
 	return nil
+}
+
+func (st *selfStream) show(n registry.Name, s *health.Sample, r Result) {
+	if tell := st.service.cfg.Events.Sample; tell != nil {
+		tell(st.who, n, s, r)
+	}
 }
 
 // row finds the instance at a bound position, if it still lives: a late word

@@ -30,6 +30,9 @@ type Config struct {
 type Events struct {
 	// Samples: so many of a class became of this (accepted, unattributed, …).
 	Samples func(class registry.EvidenceClass, r Result, n int)
+	// Sample is told of each sample that has an instance, for whoever taps. It is
+	// called on the stream's path and keeps none of it.
+	Sample func(who identity.Principal, n registry.Name, s *health.Sample, r Result)
 	// Unattributed: a stream bound an id that its reporter may not speak of, by
 	// the rule given. At most once per stream and bind.
 	Unattributed func(who identity.Principal, rule string)

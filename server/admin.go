@@ -1,0 +1,165 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/sightlinedev/sightline/identity/svid"
+	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/server/admin"
+	"github.com/sightlinedev/sightline/server/shard"
+	"github.com/sightlinedev/sightline/server/xds"
+	"github.com/sightlinedev/sightline/views"
+	"github.com/sightlinedev/sightline/views/store"
+)
+
+// newAdmin wires what AdminService reads. It is given the parts' own answers,
+// in its own types.
+func (s *Server) newAdmin() *admin.Server {
+	return admin.New(admin.Config{
+		Process:  admin.Process{Version: s.cfg.Version, Region: s.cfg.Region, Zone: s.cfg.Zone, Started: s.started},
+		Snapshot: s.Snapshot, Policy: s.Policy, Principal: svid.PrincipalFrom,
+		Read: s.writer.Read, Inspect: s.inspect, Clients: s.clients, Resources: s.resources,
+		Checks: s.adminChecks, Store: s.adminStore, Shedding: s.publisher.Shedding, Alarms: s.alarms,
+		ViewAt: s.viewAt, Changes: s.store.ChangesSince, Transitions: s.loggedTransitions,
+		Taps: s.taps, API: s.cfg.Limits.API,
+	})
+}
+
+func (s *Server) inspect(ctx context.Context, n registry.Name) (admin.Inspection, bool, error) {
+	var i shard.Inspection
+	i, ok, err := s.shards.Inspect(ctx, n)
+	return admin.Inspection{Instances: i.Instances, Until: i.Until, Why: i.Why}, ok, err
+}
+
+// clients lists the streams of both protocols. A Watch stream has no number of
+// its own: its start stands in, above all numbers of xDS streams.
+func (s *Server) clients() []admin.Client {
+	var all []admin.Client
+	for _, c := range s.xds.Clients() {
+		all = append(all, adminClient(c))
+	}
+	for _, w := range s.watch.Watchers() {
+		all = append(all, admin.Client{
+			Stream: uint64(w.Since.UnixNano()), Node: w.NodeID, Who: w.Who, Address: w.Who.Addr.String(), Kind: w.UserAgent,
+			Protocol: admin.Watch, Since: w.Since,
+			Types: []admin.ClientType{{Type: admin.Views, Wildcard: w.All, Names: w.Services, Sent: w.Sent, Acked: w.Applied}},
+		})
+	}
+	return all
+}
+
+func adminClient(c xds.ClientState) admin.Client {
+	protocol := admin.StateOfTheWorld
+	if c.Protocol == "delta" {
+		protocol = admin.Delta
+	}
+	out := admin.Client{Stream: uint64(c.ID), Node: c.Node, Who: c.Principal, Address: c.Principal.Addr.String(),
+		Kind: c.UserAgent, Protocol: protocol, Since: c.Since}
+	for _, t := range c.Types {
+		kind, ok := resourceType(t.Type)
+		if !ok {
+			continue
+		}
+		out.Types = append(out.Types, admin.ClientType{
+			Type: kind, Wildcard: t.Wildcard, Names: t.Names, Held: t.Held, Unacked: t.Unacked, Waiting: t.Urgent + t.Waiting,
+			Acked: t.Acked, Nacked: len(t.Rejected) > 0, NackText: t.LastError,
+		})
+	}
+	return out
+}
+
+// resourceType reads the engine's name of a type.
+func resourceType(name string) (admin.ResourceType, bool) {
+	switch name {
+	case "LDS":
+		return admin.Listeners, true
+	case "RDS":
+		return admin.Routes, true
+	case "CDS":
+		return admin.Clusters, true
+	case "EDS":
+		return admin.Endpoints, true
+	}
+	return 0, false
+}
+
+// resources lists the names on an xDS stream that travel alone because its
+// client refused them: the engine keeps no other list in strings.
+func (s *Server) resources(stream uint64) ([]admin.Resource, bool) {
+	for _, c := range s.xds.Clients() {
+		if uint64(c.ID) != stream {
+			continue
+		}
+		var list []admin.Resource
+		for _, t := range c.Types {
+			kind, ok := resourceType(t.Type)
+			for _, name := range t.Rejected {
+				if ok {
+					list = append(list, admin.Resource{Type: kind, Name: name, Isolated: true, NackText: t.LastError})
+				}
+			}
+		}
+		return list, true
+	}
+	return nil, false
+}
+
+func (s *Server) adminChecks() []admin.Check {
+	checks, _ := s.checks.list()
+	out := make([]admin.Check, 0, len(checks))
+	for _, c := range checks {
+		out = append(out, admin.Check{Name: c.name, Why: c.why})
+	}
+	return out
+}
+
+func (s *Server) adminStore() admin.Store {
+	st := s.store.Status()
+	if st.State == store.Writable {
+		return admin.Store{}
+	}
+	return admin.Store{Frozen: true, Reason: (&store.Unavailable{Status: st}).Error(), Since: time.Unix(0, s.storeSince.Load())}
+}
+
+// alarms are what needs a person now.
+func (s *Server) alarms() []string {
+	var all []string
+	if err := s.refusal(); err != nil {
+		all = append(all, "desired state is read-only: "+err.Error())
+	}
+	if _, end := s.source.Validity(); time.Until(end) < time.Hour {
+		all = append(all, "the server's own SVID ends at "+end.UTC().Format(time.RFC3339))
+	}
+	return append(all, s.report.unreadable()...)
+}
+
+func (s *Server) viewAt(ctx context.Context, n registry.Name, v views.Version) (*views.View, bool, error) {
+	found, ok, err := s.store.ViewAt(ctx, n, v)
+	return found.View, ok, err
+}
+
+// loggedTransitions reads the log, newest first.
+func (s *Server) loggedTransitions(ctx context.Context, q admin.TransitionQuery) ([]admin.Transition, error) {
+	// The store reads from the newest on and knows no upper end: read on until
+	// enough of what is older than Until was found.
+	for limit := q.Limit; ; limit *= 4 {
+		found, _, err := s.store.Transitions(ctx, store.TransitionFilter{Name: q.Name, UID: q.UID, Since: q.Since, Limit: limit})
+		if err != nil {
+			return nil, err
+		}
+		out := make([]admin.Transition, 0, len(found))
+		for _, t := range found {
+			if q.Until.IsZero() || t.At.Before(q.Until) {
+				out = append(out, admin.Transition{At: t.At, Name: t.Name, UID: t.UID, From: t.From, To: t.To, Member: t.Member,
+					Rule: t.Rule, Detail: t.Detail, Version: t.Version})
+			}
+		}
+		if limit <= 0 || len(found) < limit || len(out) >= q.Limit {
+			if q.Limit > 0 && len(out) > q.Limit {
+				out = out[:q.Limit]
+			}
+			return out, nil
+		}
+	}
+}
