@@ -92,14 +92,9 @@ func New(cfg Config) (*Server, error) {
 		}
 		c.zones = append(c.zones, z)
 	}
-	packets, err := net.ListenPacket("udp", cfg.Listen)
+	packets, listener, err := bindBoth(cfg.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("bind UDP %s: %w", cfg.Listen, err)
-	}
-	listener, err := net.Listen("tcp", packets.LocalAddr().String())
-	if err != nil {
-		_ = packets.Close()
-		return nil, fmt.Errorf("bind TCP %s: %w", packets.LocalAddr(), err)
+		return nil, err
 	}
 	c.glue = addrOf(listener.Addr())
 	return &Server{
@@ -108,6 +103,28 @@ func New(cfg Config) (*Server, error) {
 		packets:  packets,
 		listener: newLimitedListener(listener, cfg.TCPConnections, cfg.TCPConnectionsPerHost, cfg.Events.Refused),
 	}, nil
+}
+
+// bindAttempts is how often a pair of sockets on a port of the system's choice
+// is tried: the port that UDP was given may be taken for TCP.
+const bindAttempts = 16
+
+// bindBoth binds the address for UDP and TCP.
+func bindBoth(listen string) (packets net.PacketConn, listener net.Listener, err error) {
+	for range bindAttempts {
+		if packets, err = net.ListenPacket("udp", listen); err != nil {
+			return nil, nil, fmt.Errorf("bind UDP %s: %w", listen, err)
+		}
+		if listener, err = net.Listen("tcp", packets.LocalAddr().String()); err == nil {
+			return packets, listener, nil
+		}
+		err = fmt.Errorf("bind TCP %s: %w", packets.LocalAddr(), err)
+		_ = packets.Close()
+		if _, port, e := net.SplitHostPort(listen); e != nil || port != "0" {
+			break
+		}
+	}
+	return nil, nil, err
 }
 
 // Addr is the address that both sockets are bound to.
