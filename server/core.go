@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/sightlinedev/sightline/registry"
 	"github.com/sightlinedev/sightline/server/desired"
 	"github.com/sightlinedev/sightline/server/shard"
+	"github.com/sightlinedev/sightline/server/status"
 	"github.com/sightlinedev/sightline/views"
 	"github.com/sightlinedev/sightline/views/store"
 )
@@ -25,10 +27,11 @@ func (s *Server) openStore(context.Context) error {
 		RetryEvery: l.ReopenPollPeriod, Events: s.storeEvents(),
 	})
 	if err != nil {
-		return startError("--data %s: %v", s.cfg.Data, err)
+		return startError(status.StoreUnopenable, "--data %s: %v", s.cfg.Data, err)
 	}
 	s.store = st
 	s.onClose(st.Close)
+	s.storeSince.Store(s.started.UnixNano())
 	s.report.storeState(loaded.Status)
 	for _, a := range loaded.Alarms {
 		s.report.rowUnreadable("counters", a.Error())
@@ -58,6 +61,7 @@ func (s *Server) startPublisher(loaded store.Loaded) error {
 	rows := registry.Load(loaded.Base, slices.Values(loaded.Rows), loaded.Damaged)
 	for _, d := range rows.Damaged {
 		s.report.rowUnreadable(fmt.Sprint(d.Key), d.Detail)
+		s.keepLastGood(ctx, d.Key)
 	}
 	s.writer = desired.New(desired.Config{
 		Loaded: rows, Commit: s.commit, Refusal: s.refusal, KindOf: kindOf,
@@ -65,6 +69,31 @@ func (s *Server) startPublisher(loaded store.Loaded) error {
 		WriteTimeout: s.cfg.Limits.Registry.WriteTimeout, Events: s.report.writerEvents(),
 	})
 	return nil
+}
+
+// keepLastGood makes a row that cannot be read cost nobody an answer: what was
+// published last stands in for it until the row is put again.
+func (s *Server) keepLastGood(ctx context.Context, k registry.RowKey) {
+	if k.Kind != registry.ServiceRow && k.Kind != registry.InstanceRow {
+		return // contracts and profiles have their own last good value, or a default
+	}
+	newest := views.Version{Epoch: math.MaxUint64, Seq: math.MaxUint64}
+	last, ok, err := s.store.ViewAt(ctx, k.Name, newest)
+	if err != nil || !ok || last.View == nil {
+		return
+	}
+	if k.Kind == registry.ServiceRow {
+		s.publisher.Hold(last.View)
+		return
+	}
+	for _, m := range last.View.Members {
+		if m.UID == k.UID && m.Listed {
+			if s.boot.Lost == nil {
+				s.boot.Lost = make(map[registry.Name][]*views.Member)
+			}
+			s.boot.Lost[k.Name] = append(s.boot.Lost[k.Name], m)
+		}
+	}
 }
 
 // loadWait bounds reading the computed state at a start.
@@ -90,7 +119,9 @@ func (s *Server) buildCore(context.Context) error {
 
 // complete is called once, when every stored service has its view.
 func (s *Server) complete() {
-	s.publisher.Complete()
+	for _, gone := range s.publisher.Complete() {
+		s.store.PutView(gone) // or the next start would find them gone once more
+	}
 	s.completed.Store(true)
 	s.serving()
 	s.checks.set(checkViews, "")

@@ -50,6 +50,7 @@ type instance struct {
 	verdict health.Verdict
 	judged  bool // the verdict is one
 	lost    bool // removed for a reason that may not empty a service
+	last    bool // known from the last published view alone: its stored row does not decode
 	held    bool // listed all the same, and reported
 
 	draft     Member  // of the view being assembled
@@ -139,6 +140,35 @@ func (a *Assembler) Candidate() Candidate {
 	return c
 }
 
+// Restore gives a new Assembler the members of the last published view whose
+// stored rows do not decode: they stay as they were until the registry says
+// that the service has no damaged row any more (RELIABILITY.md, I20).
+func (a *Assembler) Restore(members []*Member) {
+	for _, m := range members {
+		a.insert(&instance{uid: m.UID, last: true, judged: true,
+			row: &registry.Instance{
+				UID: m.UID, Service: a.name, Label: m.Label, Identity: m.Identity, Endpoint: m.Endpoint, Ports: m.Ports,
+				Region: m.Region, Zone: m.Zone, Weight: m.BaseWeight, Profile: m.Capability,
+			},
+			profile: registry.Profile{Namespace: a.name.Namespace, Name: m.Capability},
+			verdict: health.Verdict{
+				UID: m.UID, State: m.State, Member: true, Draining: m.Draining, Weight: m.Weight,
+				Detail: "its stored row cannot be read: as it was last published", Since: m.Evidence.Since,
+			},
+		})
+	}
+}
+
+// repaired drops what was restored: every row of the service is readable again.
+func (a *Assembler) repaired() {
+	for _, i := range slices.Clone(a.order) {
+		if i.last {
+			a.remove(i)
+			a.emptiedBy = registry.RemovedByOperator
+		}
+	}
+}
+
 // Apply takes in what happened and returns the view that the service should
 // have now, and when to be called again though nothing happens (zero: never).
 func (a *Assembler) Apply(now time.Time, in Input) (c Candidate, next time.Time) {
@@ -171,13 +201,16 @@ func (a *Assembler) absorb(ch *registry.Change) {
 			guard: guard{trips: map[string]*Trip{}, lifted: map[UID]bool{}}, remembered: map[UID]time.Time{}}
 		return
 	}
+	if ch.DamagedRows == 0 {
+		a.repaired()
+	}
 	for _, ic := range ch.Instances {
 		i := a.rows[ic.UID]
 		switch {
 		case ic.Row != nil && i == nil:
 			a.insert(&instance{uid: ic.UID, row: ic.Row, profile: ic.Profile})
 		case ic.Row != nil:
-			i.row, i.profile, i.lost = ic.Row, ic.Profile, false
+			i.row, i.profile, i.lost, i.last = ic.Row, ic.Profile, false, false
 		case i != nil && mayEmpty(ic.Removal):
 			a.remove(i)
 			a.emptiedBy = ic.Removal

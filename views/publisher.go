@@ -333,6 +333,18 @@ func (p *Publisher) Complete() (gone []Publication) {
 	return gone
 }
 
+// Hold puts the last stored view of a service into the first snapshot as it
+// was, because the service's own row does not decode: it keeps its last good
+// state until the row is put again (RELIABILITY.md, I20). It is called before
+// Complete.
+func (p *Publisher) Hold(v *View) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.stored, v.Name)
+	p.services[v.Name] = &service{held: v.Version()}
+	p.snapshot.Store(p.snapshot.Load().With(v))
+}
+
 // PolicyChanged makes the policy's generation visible to renderings.
 func (p *Publisher) PolicyChanged(generation uint64) {
 	p.mu.Lock()

@@ -31,8 +31,8 @@ func newShard(s *Set, number int) *shard {
 }
 
 // run loads, and then works until ctx ends.
-func (s *shard) run(ctx context.Context, rows []registry.Change, memories map[registry.Name][]byte) {
-	if !s.load(ctx, rows, memories) {
+func (s *shard) run(ctx context.Context, rows []registry.Change, boot Boot) {
+	if !s.load(ctx, rows, boot) {
 		return // nothing is saved of a start that did not end
 	}
 	cfg := &s.set.cfg
@@ -57,14 +57,14 @@ func (s *shard) run(ctx context.Context, rows []registry.Change, memories map[re
 }
 
 // load builds the view of every stored service. It returns false when ctx ends.
-func (s *shard) load(ctx context.Context, rows []registry.Change, memories map[registry.Name][]byte) bool {
+func (s *shard) load(ctx context.Context, rows []registry.Change, boot Boot) bool {
 	instances := 0
 	for _, c := range rows {
 		if ctx.Err() != nil {
 			return false
 		}
 		instances += len(c.Instances)
-		s.loadService(c, memories[c.Name])
+		s.loadService(c, boot.Memories[c.Name], boot.Lost[c.Name])
 	}
 	s.set.loaded(len(rows), instances)
 	return true

@@ -39,7 +39,7 @@ func newService(s *shard, name registry.Name, now time.Time) *service {
 }
 
 // loadService makes a stored service anew and offers its view.
-func (s *shard) loadService(c registry.Change, memory []byte) {
+func (s *shard) loadService(c registry.Change, memory []byte, lost []*views.Member) {
 	m, err := readMemory(memory)
 	if err != nil && s.set.cfg.Events.LostMemory != nil {
 		s.set.cfg.Events.LostMemory(c.Name, err)
@@ -51,6 +51,7 @@ func (s *shard) loadService(c registry.Change, memory []byte) {
 		assembler: views.NewAssembler(c.Name, m.views),
 	}
 	s.services[c.Name] = svc
+	svc.assembler.Restore(lost)
 	svc.evaluator.Load(c)
 	svc.pending = &c
 	svc.step(now)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/views"
 )
 
 // Set is all shards of a process. Submit and the like may be called from any
@@ -38,6 +39,9 @@ type Boot struct {
 	// Memories are the checkpoints by service, as SaveCheckpoint was given
 	// them. What is missing admits.
 	Memories map[registry.Name][]byte
+	// Lost are the members of last published views whose stored rows do not
+	// decode; they stay as they were until their service is repaired.
+	Lost map[registry.Name][]*views.Member
 }
 
 // New builds the shards; Run starts them.
@@ -65,7 +69,7 @@ func (s *Set) Run(ctx context.Context, boot Boot) error {
 	reaping.Go(s.reap)
 	var running sync.WaitGroup
 	for k, sh := range s.shards {
-		running.Go(func() { sh.run(ctx, parts[k], boot.Memories) })
+		running.Go(func() { sh.run(ctx, parts[k], boot) })
 	}
 	// Stop order: the shards, then the reaper that they feed, then whoever
 	// still asks.

@@ -42,7 +42,8 @@ type Transition struct {
 	Member  bool
 	Rule    health.Rule
 	Detail  string
-	Version views.Version // in which it was published; zero when it was not
+	Removal registry.Removal `json:",omitempty"` // set when the instance is gone
+	Version views.Version    // in which it was published; zero when it was not
 }
 
 func auditKey(seq uint64) []byte {
@@ -99,8 +100,9 @@ func (s *Store) Audit(ctx context.Context, seq uint64, limit int) (records []Rec
 type TransitionFilter struct {
 	Name  registry.Name
 	UID   registry.UID
-	Since time.Time
-	Limit int // 0: 1000
+	Since time.Time // at or after
+	Until time.Time // before
+	Limit int       // 0: 1000
 }
 
 // Transitions returns the newest transitions that the filter chooses, newest
@@ -109,6 +111,9 @@ func (s *Store) Transitions(ctx context.Context, f TransitionFilter) (found []Tr
 	opts := prefixRange(prefixTransition)
 	if !f.Since.IsZero() {
 		opts.LowerBound = binary.BigEndian.AppendUint64([]byte{prefixTransition}, uint64(f.Since.UnixNano()))
+	}
+	if !f.Until.IsZero() {
+		opts.UpperBound = binary.BigEndian.AppendUint64([]byte{prefixTransition}, uint64(f.Until.UnixNano()))
 	}
 	if f.Limit == 0 {
 		f.Limit = 1000

@@ -320,6 +320,9 @@ func TestLogs(t *testing.T) {
 	if err != nil || len(found) != 2 || !found[0].At.Equal(start.Add(2*time.Second)) || found[0].Rule != health.R2 {
 		t.Errorf("transitions %+v, %v", found, err)
 	}
+	if found, _, _ = s.Transitions(t.Context(), TransitionFilter{Until: start.Add(2 * time.Second), Limit: 1}); len(found) != 1 || !found[0].At.Equal(start.Add(time.Second)) {
+		t.Errorf("transitions before the third: %+v", found)
+	}
 	if found, _, _ = s.Transitions(t.Context(), TransitionFilter{UID: 1}); len(found) != 1 {
 		t.Errorf("transitions of one instance: %+v", found)
 	}

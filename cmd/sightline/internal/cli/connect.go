@@ -49,6 +49,7 @@ func (a *app) params(p bootstrap.Params, xds string) (bootstrap.Params, error) {
 	p.Key = first(a.override.Key, t.WorkloadKey, t.Key)
 	p.Bundle = first(a.override.Bundle, t.Bundle)
 	p.NodeID = first(p.NodeID, host, "sightline-client")
+	p.Cluster = first(p.Cluster, p.NodeID) // Envoy does not start without one
 	p.Region = first(p.Region, t.Region, "local")
 	p.TrustDomain = first(p.TrustDomain, t.TrustDomain)
 	if p.Server == "" || p.Cert == "" || p.Key == "" || p.Bundle == "" {

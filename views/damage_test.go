@@ -1,0 +1,80 @@
+package views_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sightlinedev/sightline/health"
+	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/views"
+)
+
+// TestDamagedRows: a member whose stored row does not decode stays listed as it
+// was, while the rest of the service goes on, and leaves when it is repaired.
+func TestDamagedRows(t *testing.T) {
+	n := views.Name{Namespace: "shop", Service: "checkout"}
+	now := time.Unix(1000, 0)
+	row := func(uid views.UID) *registry.Instance {
+		return &registry.Instance{UID: uid, Service: n, Label: uid.String()[:1] + "nst", Weight: 100}
+	}
+	change := func(damaged int, rows ...views.UID) *registry.Change {
+		c := &registry.Change{Name: n, Revision: uint64(len(rows) + 10*damaged), Service: &registry.Service{Name: n, Ports: []registry.Port{{Name: "grpc", Number: 1}}}, DamagedRows: damaged}
+		for _, uid := range rows {
+			c.Instances = append(c.Instances, registry.InstanceChange{UID: uid, Row: row(uid)})
+		}
+		return c
+	}
+	listed := func(c views.Candidate) (out []views.UID) {
+		for _, m := range c.View.Members {
+			if m.Listed {
+				out = append(out, m.UID)
+			}
+		}
+		return out
+	}
+	a := views.NewAssembler(n, views.Memory{HadMembers: true})
+	a.Restore([]*views.Member{{UID: 7, Label: "seven", Weight: 100, BaseWeight: 100, State: views.Eligible, Listed: true}})
+	c, _ := a.Apply(now, views.Input{Change: change(1, 8), Verdicts: []health.Verdict{{UID: 8, State: health.Eligible, Member: true, Weight: 100}}})
+	if got := listed(c); len(got) != 2 || got[0] != 7 || got[1] != 8 {
+		t.Fatalf("with a damaged row: %v listed, want 7 and 8", got)
+	}
+	c, _ = a.Apply(now, views.Input{Verdicts: []health.Verdict{{UID: 8, State: health.Ineligible, Member: true, Weight: 100, Rule: health.R2}}})
+	if got := listed(c); len(got) == 0 || got[0] != 7 {
+		t.Fatalf("after a withdrawal beside it: %v listed", got)
+	}
+	c, _ = a.Apply(now, views.Input{Change: change(0, 8), Verdicts: []health.Verdict{{UID: 8, State: health.Eligible, Member: true, Weight: 100}}})
+	if got := listed(c); len(got) != 1 || got[0] != 8 {
+		t.Fatalf("once repaired: %v listed, want 8", got)
+	}
+}
+
+// TestHeldView: a service whose own row does not decode is not announced as
+// deleted, and a candidate made once the row is back replaces what was held.
+func TestHeldView(t *testing.T) {
+	n := views.Name{Namespace: "shop", Service: "checkout"}
+	held := &views.View{Name: n, Endpoint: views.Version{Epoch: 3, Seq: 9}, Config: views.Version{Epoch: 3, Seq: 4}}
+	p := views.NewPublisher(views.PublisherConfig{Epoch: 4, Next: 100, Reserved: 1000, Stored: map[views.Name]views.Stored{n: {}}})
+	p.Hold(held)
+	if gone := p.Complete(); len(gone) != 0 {
+		t.Fatalf("announced as deleted: %v", gone)
+	}
+	if v := p.Snapshot().Get(n); v != held || !p.Snapshot().Complete() {
+		t.Fatalf("the last good view is not served: %v", v)
+	}
+	c := views.Candidate{Name: n, Revision: 1, View: &views.View{Name: n, ListedCount: 1, EndpointHash: [32]byte{1}}}
+	now := time.Unix(1000, 0)
+	r := p.Publish(now, c)
+	if r.Outcome != views.Stale || r.Held != held.Version() {
+		t.Fatalf("computed without knowing what is held: %+v", r)
+	}
+	c.Base = r.Held
+	for range 3 {
+		if r = p.Publish(now, c); r.Outcome == views.Published {
+			break
+		}
+		now = r.Until
+	}
+	if r.Outcome != views.Published || !held.Endpoint.Less(p.Snapshot().Get(n).Endpoint) {
+		t.Fatalf("once the row is back: %+v", r)
+	}
+}
