@@ -9,6 +9,7 @@ import (
 
 	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
+	"github.com/sightlinedev/sightline/views"
 )
 
 // C05: more names at an unchanged version, and names that come back.
@@ -284,6 +285,30 @@ func TestNodeIsSentFewAdditions(t *testing.T) {
 		w.put(svc("orders.shop", "10.0.0.1", "10.0.0.4"))
 		time.Sleep(11 * time.Second)
 		w.responses(c, rawxds.EDS, 3)
+		w.end(c)
+	})
+}
+
+// Between the snapshot's swap and the Feed's mark a deleted service is nowhere;
+// a set that is built just then still shows it to gRPC.
+func TestListenerOutlivesAServiceThatIsBeingDeleted(t *testing.T) {
+	inWorld(t, func(w *world) {
+		v := w.put(svc("orders.shop", "10.0.0.1"))
+		w.put(svc("quotes.shop", "10.0.0.2"))
+		c := w.sotw("gRPC Go", nil)
+		must(t, c.Ask(rawxds.LDS, "orders.shop", "quotes.shop"))
+		must(t, c.Ask(rawxds.CDS, "orders.shop", "quotes.shop"))
+		w.settle()
+		at := w.next()
+		w.snap.Store(w.snap.Load().Without(v.Name, at))
+		w.put(service{host: "quotes.shop", addrs: []string{"10.0.0.2"}, ports: []uint16{9000}})
+		w.settle()
+		w.gave(w.responses(c, rawxds.CDS, 2)[1], []string{"orders.shop", "quotes.shop"})
+		w.srv.Feed().Publish(views.Publication{Version: at, Name: v.Name, Old: v, Lane: views.Withdrawals})
+		w.settle()
+		if len(c.Held(rawxds.LDS)) != 2 || len(c.Held(rawxds.CDS)) != 2 {
+			t.Errorf("holds %d listeners, %d clusters", len(c.Held(rawxds.LDS)), len(c.Held(rawxds.CDS)))
+		}
 		w.end(c)
 	})
 }
