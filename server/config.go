@@ -16,6 +16,7 @@ import (
 	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/identity/svid"
 	"github.com/sightlinedev/sightline/server/limits"
+	"github.com/sightlinedev/sightline/server/status"
 )
 
 // Mode is what a server is for.
@@ -52,7 +53,7 @@ type Config struct {
 	TrustDomain string // --trust-domain: dev's; sightline.test. In production it is the SVID's
 	SVIDs       svid.Files
 	WorkloadAPI string  // --workload-api: socket of a SPIFFE Workload API, instead of the files --svid, --svid-key, --bundle
-	Policy      *Policy // --policy: who may resolve whom beyond the own namespace
+	Policy      *Policy // policy.resolve in --config: who may resolve whom beyond the own namespace
 
 	Manifests map[string]string // --manifests NAME=DIR: folders that a file source watches, by its name
 
@@ -135,17 +136,17 @@ func (c *Config) check() error {
 	files := c.SVIDs != (svid.Files{})
 	switch {
 	case c.Mode == Production && len(c.DNSZones) == 0:
-		return startError("--dns-zone is required: name the apex to answer for, for example --dns-zone sightline.example.")
+		return startError(status.ZoneMissing, "--dns-zone is required: name the apex to answer for, for example --dns-zone sightline.example.")
 	case c.Mode == Production && c.Data == "":
-		return startError("--data is required: name the folder that keeps desired state")
+		return startError(status.InvalidConfig, "--data is required: name the folder that keeps desired state")
 	case c.Mode == Production && !files && c.WorkloadAPI == "":
-		return startError("no identity: give --svid, --svid-key and --bundle, or --workload-api (sightline dev makes identities of its own)")
+		return startError(status.UnsafeListener, "no identity: give --svid, --svid-key and --bundle, or --workload-api (sightline dev makes identities of its own)")
 	case files && c.WorkloadAPI != "":
-		return startError("--svid and --workload-api are both given: keep one of them")
+		return startError(status.InvalidConfig, "--svid and --workload-api are both given: keep one of them")
 	case files && (c.SVIDs.SVID == "" || c.SVIDs.Key == "" || c.SVIDs.Bundle == ""):
-		return startError("--svid, --svid-key and --bundle go together: give all three")
+		return startError(status.InvalidConfig, "--svid, --svid-key and --bundle go together: give all three")
 	case c.Mode == Dev && (files || c.WorkloadAPI != ""):
-		return startError("dev makes its own identities: leave --svid and --workload-api out, or start sightline server")
+		return startError(status.InvalidConfig, "dev makes its own identities: leave --svid and --workload-api out, or start sightline server")
 	}
 	for _, l := range c.listeners() {
 		if err := c.checkListener(l); err != nil {
@@ -160,18 +161,18 @@ func (c *Config) check() error {
 func (c *Config) checkListener(l listenFlag) error {
 	host, port, err := net.SplitHostPort(l.addr)
 	if err != nil {
-		return startError("%s %q is not host:port", l.flag, l.addr)
+		return startError(status.InvalidConfig, "%s %q is not host:port", l.flag, l.addr)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return startError("%s %q: the port is not a number from 0 to 65535", l.flag, l.addr)
+		return startError(status.InvalidConfig, "%s %q: the port is not a number from 0 to 65535", l.flag, l.addr)
 	}
 	switch {
 	case loopback(host):
 		return nil
 	case c.Mode == Dev:
-		return startError("%s %s: dev listens on loopback only (127.0.0.1, ::1, localhost); start sightline server for other addresses", l.flag, l.addr)
+		return startError(status.UnsafeListener, "%s %s: dev listens on loopback only (127.0.0.1, ::1, localhost); start sightline server for other addresses", l.flag, l.addr)
 	case c.Policy == nil:
-		return startError("%s %s can be reached by others, and no policy is given: say who may resolve whom with --policy, or listen on 127.0.0.1", l.flag, l.addr)
+		return startError(status.UnsafeListener, "%s %s can be reached by others, and no policy is given: say who may resolve whom in policy.resolve of --config, or listen on 127.0.0.1", l.flag, l.addr)
 	}
 	return nil
 }
@@ -196,11 +197,11 @@ func (c *Config) policy(trustDomain string) (*authz.Policy, error) {
 	for i, g := range c.Policy.Resolve {
 		caller, err := identity.ParsePattern(g.Caller)
 		if err != nil {
-			return nil, startError("--policy: resolve[%d].caller: %v", i, err)
+			return nil, startError(status.InvalidConfig, "policy.resolve[%d].caller: %v", i, err)
 		}
 		callee, err := parseCallee(g.Callee)
 		if err != nil {
-			return nil, startError("--policy: resolve[%d].callee: %v", i, err)
+			return nil, startError(status.InvalidConfig, "policy.resolve[%d].callee: %v", i, err)
 		}
 		p.Grants = append(p.Grants, authz.Grant{Caller: caller, Callee: callee})
 	}
@@ -213,7 +214,18 @@ const (
 	identityWait = 30 * time.Second
 )
 
-func startError(format string, args ...any) error { return fmt.Errorf(format, args...) }
+// StartError says why a server does not start, and which flag to change.
+type StartError struct {
+	Code    status.Code
+	Message string
+}
+
+// Error is the message with its code.
+func (e *StartError) Error() string { return e.Message + " [" + e.Code.String() + "]" }
+
+func startError(code status.Code, format string, args ...any) error {
+	return &StartError{code, fmt.Sprintf(format, args...)}
+}
 
 // basePorts are dev's ports as they follow from --port-base.
 func (c *Config) basePorts() []string {

@@ -93,7 +93,7 @@ func TestPolicyOfAConfiguration(t *testing.T) {
 	}
 	for _, bad := range []Grant{{"", "a/b"}, {"spiffe://A/x", "a/b"}, {"*", ""}, {"*", "a"}, {"*", "*/b"}, {"*", "A/b"}, {"*", "a/b/c"}} {
 		c.Policy = &Policy{Resolve: []Grant{bad}}
-		if _, err := c.policy("prod.example"); err == nil || !strings.Contains(err.Error(), "--policy") {
+		if _, err := c.policy("prod.example"); err == nil || !strings.Contains(err.Error(), "policy.resolve[0]") {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/sightlinedev/sightline/server/desired"
 	"github.com/sightlinedev/sightline/server/registryapi"
 	"github.com/sightlinedev/sightline/server/shard"
+	"github.com/sightlinedev/sightline/server/status"
 	"github.com/sightlinedev/sightline/server/watch"
 	"github.com/sightlinedev/sightline/server/xds"
 	"github.com/sightlinedev/sightline/views"
@@ -145,7 +146,7 @@ func (s *Server) openSource(ctx context.Context) (*svid.Source, error) {
 		defer cancel()
 		source, err := svid.FromWorkloadAPI(ctx, s.cfg.WorkloadAPI, events)
 		if err != nil {
-			return nil, startError("--workload-api: %v; check that the agent runs and has an entry for this process", err)
+			return nil, startError(status.IdentityUnreadable, "--workload-api: %v; check that the agent runs and has an entry for this process", err)
 		}
 		return source, nil
 	}
@@ -153,12 +154,12 @@ func (s *Server) openSource(ctx context.Context) (*svid.Source, error) {
 	if s.cfg.Mode == Dev {
 		var err error
 		if _, files, err = devca.Prepare(s.IdentityDir(), s.cfg.TrustDomain, time.Now()); err != nil {
-			return nil, startError("--data %s: identities cannot be written: %v", s.cfg.Data, err)
+			return nil, startError(status.IdentityUnreadable, "--data %s: identities cannot be written: %v", s.cfg.Data, err)
 		}
 	}
 	source, err := svid.FromFiles(files, s.cfg.Limits.Availability.SVIDPoll, events)
 	if err != nil {
-		return nil, startError("--svid, --svid-key, --bundle: %v; put a valid SVID, its key and the trust bundle there", err)
+		return nil, startError(status.IdentityUnreadable, "--svid, --svid-key, --bundle: %v; put a valid SVID, its key and the trust bundle there", err)
 	}
 	return source, nil
 }
@@ -196,7 +197,7 @@ func (s *Server) bind(context.Context) error {
 		return cannotListen(d, err)
 	}
 	if err != nil {
-		return startError("--dns-zone: %v", err)
+		return startError(status.ZoneInvalid, "--dns-zone: %v", err)
 	}
 	s.onClose(func() error { return closed(s.dns.Close()) })
 	return nil
@@ -212,7 +213,7 @@ func (s *Server) listen(f listenFlag) (net.Listener, error) {
 }
 
 func cannotListen(f listenFlag, err error) error {
-	return startError("%s %s: cannot listen: %v; stop the other process, or choose another address with %s", f.flag, f.addr, err, f.flag)
+	return startError(status.PortTaken, "%s %s: cannot listen: %v; stop the other process, or choose another address with %s", f.flag, f.addr, err, f.flag)
 }
 
 // flagOf names the flag that decides an address: dev's follow from --port-base

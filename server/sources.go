@@ -10,6 +10,7 @@ import (
 	"github.com/sightlinedev/sightline/registry/manifest"
 	"github.com/sightlinedev/sightline/registry/reconcile"
 	"github.com/sightlinedev/sightline/registry/source/file"
+	"github.com/sightlinedev/sightline/server/status"
 )
 
 // buildSources builds a file source for each folder of the configuration. Its
@@ -18,7 +19,7 @@ func (s *Server) buildSources(context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(s.cfg.Manifests)) {
 		dir := s.cfg.Manifests[name]
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			return startError("--manifests %s=%s: not a folder that can be read; make it, or leave it out", name, dir)
+			return startError(status.InvalidConfig, "--manifests %s=%s: not a folder that can be read; make it, or leave it out", name, dir)
 		}
 		owner := "file:" + name
 		s.sources = append(s.sources, file.New(file.Config{Dir: dir, Parse: parseManifest,
