@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -168,7 +169,7 @@ func (s *Server) Tap(req *adminv1.TapRequest, stream grpc.ServerStreamingServer[
 		return err
 	}
 	if !s.cfg.Taps.add(r) {
-		return status.Limit("admin.taps", "32 open taps")
+		return status.Limit("Admin.Taps", fmt.Sprintf("%d open taps", tapReaders))
 	}
 	defer s.cfg.Taps.remove(r)
 	for {
