@@ -13,7 +13,7 @@
 // frozen, because what the disk holds can no longer be known (RELIABILITY.md F3).
 //
 // Every method may be called from any goroutine. Commit waits for the disk, so
-// its callers bound their own waiting through the context. NextSeq, PutView,
+// its callers bound their own waiting through the context. Refill, PutView,
 // AppendTransition, AppendAudit and SaveCheckpoint never wait.
 //
 // Tests use vfs.NewMem or vfs.NewCrashableMem as Config.FS.
