@@ -211,17 +211,17 @@ func (w *Writer) LeavingService(n registry.Name) bool {
 }
 
 // LeavingLabel is Leaving for an instance that is known by its label.
-func (w *Writer) LeavingLabel(n registry.Name, label string) bool {
+func (w *Writer) LeavingLabel(n registry.Name, label string) (*registry.Instance, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.pending {
 		for _, i := range p.instances {
-			if i.Service == n && i.Label == label {
-				return true
+			if label != "" && i.Service == n && i.Label == label {
+				return i, true
 			}
 		}
 	}
-	return false
+	return nil, false
 }
 
 // Lapsed removes an instance whose lease lapsed and whose membership ran out.

@@ -117,6 +117,12 @@ func TestRemovalDuringAHang(t *testing.T) {
 		if i, ok := w.Leaving(uid); !ok || i.Label != "a" {
 			t.Errorf("leaving: %+v %v", i, ok)
 		}
+		if i, ok := w.LeavingLabel(checkout, "a"); !ok || i.UID != uid {
+			t.Errorf("leaving by its label: %+v %v", i, ok)
+		}
+		if _, ok := w.LeavingLabel(checkout, ""); ok {
+			t.Error("no label is somebody's")
+		}
 		answers := make(chan error, 2)
 		for _, m := range []registry.RemoveInstance{{UID: uid, Service: checkout, By: "api"}, {Service: checkout, Label: "a", By: "api"}} {
 			go func() {

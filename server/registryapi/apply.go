@@ -107,7 +107,8 @@ func (s *Server) absent(m registry.Mutation) (absent bool) {
 			return !live && !leaving && s.noRow(registry.RowKey{Kind: registry.InstanceRow, Name: m.Service, UID: m.UID})
 		}
 		_, live := s.find(m.Service, m.Label)
-		return !live && !s.cfg.Writer.LeavingLabel(m.Service, m.Label)
+		_, leaving := s.cfg.Writer.LeavingLabel(m.Service, m.Label)
+		return !live && !leaving
 	}
 	return false
 }

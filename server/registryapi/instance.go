@@ -208,9 +208,8 @@ func (s *Server) DeregisterInstance(ctx context.Context, req *registryv1.Deregis
 	a := attempt{who: who, method: "DeregisterInstance", target: "instance/" + name, validateOnly: req.GetValidateOnly()}
 	return once(ctx, s, a, req.GetRequestId(), func() (*registryv1.DeregisterInstanceResponse, error) {
 		i, ok := s.find(n, req.GetInstance())
-		if uid, err := registry.ParseUID(req.GetInstance()); !ok && err == nil {
-			i, ok = s.cfg.Writer.Leaving(uid) // a retry of a removal that is not durable yet
-			ok = ok && (n.IsZero() || i.Service == n)
+		if !ok {
+			i, ok = s.leaving(n, req.GetInstance())
 		}
 		if err := s.own(who, i, ok, name); err != nil {
 			return nil, s.refuse(ctx, a, err)
@@ -221,6 +220,17 @@ func (s *Server) DeregisterInstance(ctx context.Context, req *registryv1.Deregis
 		}
 		return &registryv1.DeregisterInstanceResponse{Revision: revision}, nil
 	})
+}
+
+// leaving is find for an instance whose removal is not durable yet: a retry of
+// it is judged by what it was, and waits for the same.
+func (s *Server) leaving(n registry.Name, ref string) (*registry.Instance, bool) {
+	uid, err := registry.ParseUID(ref)
+	if err != nil {
+		return s.cfg.Writer.LeavingLabel(n, ref)
+	}
+	i, ok := s.cfg.Writer.Leaving(uid)
+	return i, ok && (n.IsZero() || i.Service == n)
 }
 
 // remove takes an instance out: by its own word, or an operator's.

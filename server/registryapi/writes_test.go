@@ -260,6 +260,8 @@ func TestADiskThatDoesNotWrite(t *testing.T) {
 			wants(t, err, c.grpc, c.code)
 			_, err = w.DeregisterInstance(as(checkout), &registryv1.DeregisterInstanceRequest{Instance: uid})
 			wants(t, err, c.grpc, c.code) // a retry is not told that all is done
+			_, err = w.DeregisterInstance(as(checkout), &registryv1.DeregisterInstanceRequest{Namespace: "shop", Service: "checkout", Instance: c.another})
+			wants(t, err, c.grpc, c.code)
 			parsed, _ := registry.ParseUID(uid)
 			if _, live := w.writer.Lookup(parsed); live {
 				t.Errorf("%v: it is still in the views", c.code)
