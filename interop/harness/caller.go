@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -159,3 +160,7 @@ func (c *Caller) WaitOnly(t testing.TB, limit time.Duration, backends ...string)
 		return nil
 	})
 }
+
+// Idle reports whether the channel has no connection because nobody called for
+// as long as its idle timeout says.
+func (c *Caller) Idle() bool { return c.conn.GetState() == connectivity.Idle }

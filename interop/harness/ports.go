@@ -14,8 +14,13 @@ const (
 	lastPort  = 32000
 )
 
+// reserved is the offset whose port is held while a test owns the block, so that
+// tests of other processes take another one.
+const reserved = 99
+
 // FreeBlock returns a base such that base+offset is free over TCP and UDP on
-// loopback for every offset. With none it looks at offset 0 alone.
+// loopback for every offset. With none it looks at offset 0 alone. The block
+// belongs to the test until its end; offset 99 is not to be used.
 func FreeBlock(t testing.TB, offsets ...int) int {
 	t.Helper()
 	if len(offsets) == 0 {
@@ -23,9 +28,15 @@ func FreeBlock(t testing.TB, offsets ...int) int {
 	}
 	for range 200 {
 		base := firstPort + 100*rand.IntN((lastPort-firstPort)/100)
+		hold, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(base+reserved)))
+		if err != nil {
+			continue
+		}
 		if free(base, offsets) {
+			t.Cleanup(func() { hold.Close() })
 			return base
 		}
+		hold.Close()
 	}
 	t.Fatalf("no block of free ports between %d and %d", firstPort, lastPort)
 	return 0

@@ -56,7 +56,7 @@ func StartServer(t testing.TB, cfg ServerConfig) *Server {
 		cfg.Command = "dev"
 	}
 	if cfg.CA == nil {
-		cfg.CA = NewCA(t, "test")
+		cfg.CA = NewCA(t, trustDomain)
 	}
 	if cfg.Data == "" {
 		cfg.Data = t.TempDir()
