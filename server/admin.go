@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/sightlinedev/sightline/identity/svid"
 	"github.com/sightlinedev/sightline/registry"
 	"github.com/sightlinedev/sightline/server/admin"
 	"github.com/sightlinedev/sightline/server/shard"
+	"github.com/sightlinedev/sightline/server/watch"
 	"github.com/sightlinedev/sightline/server/xds"
 	"github.com/sightlinedev/sightline/views"
 	"github.com/sightlinedev/sightline/views/store"
@@ -41,7 +44,7 @@ func (s *Server) clients() []admin.Client {
 	}
 	for _, w := range s.watch.Watchers() {
 		all = append(all, admin.Client{
-			Stream: uint64(w.Since.UnixNano()), Node: w.NodeID, Who: w.Who, Address: w.Who.Addr.String(), Kind: w.UserAgent,
+			Stream: watchStream(w), Node: w.NodeID, Who: w.Who, Address: w.Who.Addr.String(), Kind: w.UserAgent,
 			Protocol: admin.Watch, Since: w.Since,
 			Types: []admin.ClientType{{Type: admin.Views, Wildcard: w.All, Names: w.Services, Sent: w.Sent, Acked: w.Applied}},
 		})
@@ -84,26 +87,42 @@ func resourceType(name string) (admin.ResourceType, bool) {
 	return 0, false
 }
 
-// resources lists the names on an xDS stream that travel alone because its
-// client refused them: the engine keeps no other list in strings.
+// resources lists the names on an xDS stream, with the client's words where it
+// refused one. A Watch stream has a filter and no names of its own.
 func (s *Server) resources(stream uint64) ([]admin.Resource, bool) {
+	if stream > math.MaxUint32 {
+		return nil, slices.ContainsFunc(s.watch.Watchers(), func(w watch.Watcher) bool { return watchStream(w) == stream })
+	}
+	names, ok := s.xds.Resources(uint32(stream))
+	if !ok {
+		return nil, false
+	}
+	refusals := make(map[string]string)
 	for _, c := range s.xds.Clients() {
 		if uint64(c.ID) != stream {
 			continue
 		}
-		var list []admin.Resource
 		for _, t := range c.Types {
-			kind, ok := resourceType(t.Type)
-			for _, name := range t.Rejected {
-				if ok {
-					list = append(list, admin.Resource{Type: kind, Name: name, Isolated: true, NackText: t.LastError})
-				}
-			}
+			refusals[t.Type] = t.LastError
 		}
-		return list, true
 	}
-	return nil, false
+	list := make([]admin.Resource, 0, len(names))
+	for _, n := range names {
+		kind, ok := resourceType(n.Type)
+		if !ok {
+			continue
+		}
+		r := admin.Resource{Type: kind, Name: n.Name, Service: n.Service, Held: n.Held, Pending: n.Waiting, Isolated: n.Rejected}
+		if n.Rejected {
+			r.NackText = refusals[n.Type]
+		}
+		list = append(list, r)
+	}
+	return list, true
 }
+
+// watchStream is the number of a Watch stream.
+func watchStream(w watch.Watcher) uint64 { return uint64(w.Since.UnixNano()) }
 
 func (s *Server) adminChecks() []admin.Check {
 	checks, _ := s.checks.list()

@@ -163,11 +163,17 @@ func (s *Server) resolveEvents() resolve.Events {
 	}
 }
 
+// audit is what a refused resolution is recorded by.
+type audit struct {
+	who  identity.ID
+	name views.Name
+}
+
 // refused counts a service that exists and was kept from a caller, and audits
 // it once per caller, name and minute.
 func (s *Server) refused(who identity.Principal, n views.Name, via, rule string) {
 	s.report.metrics.Resolution(via, "denied")
-	if !s.report.sparse.first("refused " + who.String() + " " + n.String()) {
+	if !s.audited.first(audit{who.ID, n}) {
 		return
 	}
 	s.store.AppendAudit(store.Record{At: time.Now(), Actor: who.String(), Address: who.Addr.String(),

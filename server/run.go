@@ -117,6 +117,7 @@ func (s *Server) stopAll(parts *stages) {
 	}
 	s.drain(ctx)
 	parts.stop("xds port")
+	s.registry.Close() // while the writer still runs: it may have removals under way
 	parts.stop("http")
 }
 

@@ -54,6 +54,7 @@ type Server struct {
 	shards    *shard.Set
 	writer    *desired.Writer
 	restamped *onceEach
+	audited   *perMinute[audit] // apart from what is logged, so that noise hides no refusal
 
 	xds              *xds.Server
 	watch            *watch.Feed
@@ -82,7 +83,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	s := &Server{started: time.Now(), restamped: newOnceEach(), health: newHealth(), temporary: temporary}
+	s := &Server{started: time.Now(), restamped: newOnceEach(), audited: newPerMinute[audit](), health: newHealth(), temporary: temporary}
 	s.cfg = cfg
 	s.report = newReporter(s.cfg.Log, s.cfg.Version, s.cfg.Build, s.Snapshot)
 	s.checks = newChecklist(s.report.ready, checkStore, checkViews, checkListeners, checkSources)

@@ -81,6 +81,8 @@ func certPEM(c *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 }
 
+func pkcs8(c tls.Certificate) ([]byte, error) { return x509.MarshalPKCS8PrivateKey(c.PrivateKey) }
+
 func keyPEM(t testing.TB, key crypto.PrivateKey) []byte {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
