@@ -107,7 +107,9 @@ type batch struct {
 	items     []item
 	removed   []string
 	size      int
+	limit     int // of size
 	additions bool
+	withdraws bool
 	published time.Time
 	newest    views.Version
 }
@@ -116,7 +118,15 @@ func (b *batch) empty() bool { return len(b.items) == 0 && len(b.removed) == 0 }
 
 // fits reports whether n more bytes keep the response under its limit. A single
 // resource always fits: the renderer bounds it.
-func (b *batch) fits(n int) bool { return b.empty() || b.size+n <= maxResponse-responseRoom }
+func (b *batch) fits(n int) bool { return b.empty() || b.size+n <= b.limit }
+
+// batch starts a response.
+func (p *pass) batch() *batch { return &batch{limit: p.st.srv.responseLimit()} }
+
+// responseLimit is what the resources and removed names of a response may take.
+func (s *Server) responseLimit() int {
+	return min(maxResponse, s.cfg.Limits.ResponseBytes) - responseRoom
+}
 
 // add puts a resource into the response. Its flags say in which lane it goes.
 func (b *batch) add(t typ, f *found, r *record) {
@@ -138,9 +148,10 @@ func (b *batch) remove(t typ, f *found, r *record) {
 	b.note(t, r)
 }
 
-// note says whether the gate of additions closes behind the response.
+// note says in which lanes the response goes.
 func (b *batch) note(t typ, r *record) {
 	b.additions = b.additions || !r.any(t, urgent) && r.any(t, patient)
+	b.withdraws = b.withdraws || r.any(t, withdrawal)
 }
 
 // work lists the dirty names of a type that may go now: the urgent ones first,
@@ -154,6 +165,9 @@ func (p *pass) work(t typ, only flag) (now, later []nameID) {
 	slices.Sort(ts.dirty)
 	var patients []nameID
 	open := only&patient != 0 && p.st.gateOpen(t, p.now)
+	if only&withdrawal != 0 && !p.st.mayWithdraw(t, p.now) {
+		only &^= withdrawal
+	}
 	for _, id := range slices.Compact(ts.dirty) {
 		r := p.st.records.find(id)
 		switch {
@@ -191,6 +205,9 @@ func (p *pass) emit(t typ, b *batch) *inflight {
 	f.bytes = r.size()
 	p.out = append(p.out, outgoing{msg: r, before: st.unacked})
 	st.departed(t, f, p.now)
+	if b.withdraws {
+		ts.lastUrgent = p.now
+	}
 	if on := st.srv.cfg.Events.Push; on != nil {
 		on(t.String(), st.kind.name, len(b.res), len(b.removed), f.bytes)
 	}

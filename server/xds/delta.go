@@ -23,6 +23,9 @@ func (st *stream) onDelta(r *request, now time.Time) error {
 		st.stray(r)
 		return nil
 	}
+	if len(r.subscribe) > st.names {
+		return st.tooManyNames(r.typ, len(r.subscribe))
+	}
 	ts := &st.typ[r.typ]
 	st.settle(r.typ, r, now)
 	first := !ts.seen
@@ -39,14 +42,14 @@ func (st *stream) onDelta(r *request, now time.Time) error {
 	st.unsubscribe(r.typ, r.unsubscribe)
 	st.subscribe(r)
 	if ts.subscribed > st.names {
-		return st.tooManyNames(r.typ)
+		return st.tooManyNames(r.typ, ts.subscribed)
 	}
 	return nil
 }
 
-func (st *stream) tooManyNames(t typ) error {
+func (st *stream) tooManyNames(t typ, n int) error {
 	return status.New(status.LimitExceeded, "%d names of type %s subscribed on one stream, the limit is %d",
-		st.typ[t].subscribed, t, st.names).With("limit", "XDS.Names").Err()
+		n, t, st.names).With("limit", "XDS.Names").Err()
 }
 
 // stray answers a request for a type that is not served: none of it exists.
@@ -298,7 +301,7 @@ func (p *pass) deltaClusters() {
 
 // collect takes dirty names of the type into one response.
 func (p *pass) collect(t typ, only flag) *batch {
-	st, b := p.st, &batch{}
+	st, b := p.st, p.batch()
 	now, later := p.work(t, only)
 	owing := 0
 	for i, id := range now {
@@ -309,7 +312,7 @@ func (p *pass) collect(t typ, only flag) *batch {
 		if f.enc != nil {
 			size = len(f.enc.delta)
 		}
-		if !b.fits(size) || !b.empty() && owing > 0 && !st.room(eds, 1+2*owing/maxResponse) {
+		if !b.fits(size) || !b.empty() && owing > 0 && !st.room(eds, 1+2*owing/b.limit) {
 			later = append(later, now[i:]...)
 			break
 		}

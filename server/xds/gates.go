@@ -46,6 +46,17 @@ func (st *stream) gateOpen(t typ, now time.Time) bool {
 	return true
 }
 
+// mayWithdraw spaces withdrawals towards clients that pay for each response with
+// all their connections.
+func (st *stream) mayWithdraw(t typ, now time.Time) bool {
+	every, last := st.kind.withdrawalsEvery, st.typ[t].lastUrgent
+	if every == 0 || last.IsZero() || !now.Before(last.Add(every)) {
+		return true
+	}
+	st.wakeAt(now, last.Add(every))
+	return false
+}
+
 // departed notes a response that is about to be sent.
 func (st *stream) departed(t typ, f *inflight, now time.Time) {
 	ts := &st.typ[t]

@@ -9,16 +9,18 @@ import (
 
 // kind is a family of clients that is served alike.
 type kind struct {
-	name           string // for metrics and people
-	envoy          bool
-	size           views.SizeClass
-	java           bool
-	wildcards      bool          // an empty list, or *, means everything; never so for gRPC
-	additionsEvery time.Duration // additions of one stream are at least this far apart
+	name      string // for metrics and people
+	envoy     bool
+	size      views.SizeClass
+	java      bool
+	wildcards bool // an empty list, or *, means everything; never so for gRPC
+	// Responses of a type with additions, and with withdrawals, are at least this
+	// far apart; the first goes at once.
+	additionsEvery, withdrawalsEvery time.Duration
 }
 
 // The kinds, by user_agent_name prefix (NAMES.md). gRPC Node reconnects every
-// endpoint on every update, so its additions come seldom (PEERS.md).
+// endpoint on every update, so its updates are spaced (PEERS.md).
 var kinds = [...]struct {
 	prefix string
 	kind   kind
@@ -26,7 +28,7 @@ var kinds = [...]struct {
 	{"envoy", kind{name: "envoy", envoy: true, wildcards: true}},
 	{"gRPC Go", kind{name: "grpc-go", size: views.SizeGo}},
 	{"gRPC Java", kind{name: "grpc-java", size: views.SizeJava, java: true}},
-	{"gRPC Node", kind{name: "grpc-node", size: views.SizeNode, additionsEvery: 10 * time.Second}},
+	{"gRPC Node", kind{name: "grpc-node", size: views.SizeNode, additionsEvery: 10 * time.Second, withdrawalsEvery: time.Second}},
 	{"gRPC", kind{name: "grpc-core", size: views.SizeCore}},
 }
 

@@ -166,7 +166,7 @@ func (iso *isolation) next() (group []item, single bool) {
 // gather resolves a group. Suspects that became dirty meanwhile go with the
 // others of their kind.
 func (p *pass) gather(t typ, group []item, single bool) *batch {
-	st, b := p.st, &batch{}
+	st, b := p.st, p.batch()
 	for _, it := range group {
 		r := st.records.find(it.id)
 		if r == nil || !single && (r.any(t, dirty) || !r.any(t, held)) {

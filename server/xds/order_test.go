@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
+	"github.com/sightlinedev/sightline/server/limits"
 )
 
 const outbound = "sightline-outbound"
@@ -394,4 +395,75 @@ func TestSotwEnvoyRemoval(t *testing.T) {
 		}
 		w.end(c)
 	})
+}
+
+// Clusters in several responses: each is followed by its assignments before the
+// next one comes.
+func TestAssignmentsFollowEachPart(t *testing.T) {
+	inWorld(t, func(w *world) {
+		hosts := w.many(200)
+		c := w.delta(nil)
+		must(t, c.Subscribe(rawxds.EDS, hosts...))
+		must(t, c.Subscribe(rawxds.CDS))
+		w.settle()
+		all := c.Responses("")
+		parts := 0
+		pending := make(map[string]bool)
+		for _, r := range all {
+			if r.Size > 20<<10 {
+				t.Errorf("a response of %d bytes", r.Size)
+			}
+			if r.Type == rawxds.CDS {
+				if parts++; len(pending) > 0 {
+					t.Errorf("part %d came before %d assignments of those before it", parts, len(pending))
+				}
+			}
+			for _, n := range r.Names() {
+				if r.Type == rawxds.CDS {
+					pending[n] = true
+				} else {
+					delete(pending, n)
+				}
+			}
+		}
+		if parts < 3 || len(pending) > 0 {
+			t.Errorf("%d parts, %d assignments are missing", parts, len(pending))
+		}
+		w.end(c)
+	}, within(func(l *limits.XDS) { l.ResponseBytes = 20 << 10 }))
+}
+
+// Both or neither, also where the assignments of one response of Clusters need
+// many: no Cluster is sent that the window has no room to follow up.
+func TestClustersAreSentAsTheirAssignmentsFit(t *testing.T) {
+	inWorld(t, func(w *world) {
+		hosts := w.many(100)
+		for _, h := range hosts {
+			w.put(svc(h, addresses(60)...))
+		}
+		c := w.delta(silentAbout(rawxds.EDS))
+		must(t, c.Subscribe(rawxds.EDS, "*"))
+		must(t, c.Subscribe(rawxds.CDS))
+		for range 40 {
+			w.settle()
+			owed := make(map[string]bool)
+			for _, r := range c.Responses("") {
+				for _, n := range r.Names() {
+					owed[n] = r.Type == rawxds.CDS || r.Type != rawxds.EDS && owed[n]
+				}
+			}
+			for n := range owed {
+				if owed[n] {
+					t.Errorf("%s has no assignment after its Cluster", n)
+				}
+			}
+			for _, r := range c.Responses(rawxds.EDS) {
+				_ = c.Ack(r)
+			}
+		}
+		if n := len(c.Held(rawxds.CDS)); n != len(hosts) {
+			t.Errorf("%d Clusters of %d came", n, len(hosts))
+		}
+		w.end(c)
+	}, within(func(l *limits.XDS) { l.ResponseBytes, l.RequestBurst = 20<<10, 10000 }))
 }

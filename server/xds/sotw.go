@@ -14,6 +14,9 @@ func (st *stream) onSotw(r *request, now time.Time) error {
 	if r.typ == types {
 		return nil
 	}
+	if len(r.names) > st.names { // before they are interned
+		return st.tooManyNames(r.typ, len(r.names))
+	}
 	ts := &st.typ[r.typ]
 	st.settle(r.typ, r, now)
 	first := !ts.seen
@@ -42,9 +45,6 @@ func (st *stream) onSotw(r *request, now time.Time) error {
 	st.listAll(r.typ, wildcard && st.kind.wildcards, lane)
 	st.needAll()
 	st.tidy()
-	if ts.subscribed > st.names {
-		return st.tooManyNames(r.typ)
-	}
 	return nil
 }
 
@@ -153,7 +153,7 @@ func (p *pass) sotwPart(t typ, only flag) {
 			list = append(list, f)
 		}
 		slices.SortStableFunc(list, func(a, b found) int { return a.enc.at.Compare(b.enc.at) })
-		b := &batch{}
+		b := p.batch()
 		for i := range list {
 			f := &list[i]
 			if !b.fits(len(f.enc.any)) {
@@ -218,7 +218,7 @@ func (p *pass) sotwWhole(t typ) {
 		ts.dirty = later
 		return
 	}
-	b := &batch{}
+	b := p.batch()
 	if ts.wildcard {
 		b.newest = st.srv.feed.setVersion()
 	}
@@ -307,7 +307,7 @@ func (p *pass) stays(t typ, r *record, k *found) bool {
 // tooLarge ends a stream whose whole set no response can hold.
 func (p *pass) tooLarge(t typ, members int) {
 	p.st.expel(status.New(status.LimitExceeded, "the %d resources of type %s do not fit one response of %d bytes, which state of the world needs",
-		members, t, maxResponse).With("limit", "XDS.ResponseBytes").Err())
+		members, t, p.st.srv.responseLimit()).With("limit", "XDS.ResponseBytes").Err())
 	p.st.shut()
 }
 

@@ -1,14 +1,18 @@
 package xds_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
+	"github.com/sightlinedev/sightline/server/limits"
 	"github.com/sightlinedev/sightline/views"
 )
 
@@ -215,7 +219,18 @@ func TestAscendingVersions(t *testing.T) {
 		if got := len(c.Held(rawxds.EDS)); got != len(hosts) {
 			t.Errorf("holds %d", got)
 		}
-		w.end(c) // the client checks the order of versions and the size
+		var before views.Version
+		for _, r := range c.Responses(rawxds.EDS) {
+			at, err := views.ParseVersion(r.Version)
+			must(t, err)
+			for _, n := range r.Names() {
+				if v := w.snap.Load().Get(nameOf(n)).Endpoint; at.Less(v) || !before.Less(v) {
+					t.Errorf("%s at %s in the response of version %s, after that of %s", n, v, at, before)
+				}
+			}
+			before = at
+		}
+		w.end(c)
 	})
 }
 
@@ -250,23 +265,16 @@ func TestScopeOnSotw(t *testing.T) {
 // limit's name, and not in a tight loop.
 func TestWholeSetTooLarge(t *testing.T) {
 	inWorld(t, func(w *world) {
-		ports := make([]uint16, 60)
-		for i := range ports {
-			ports[i] = uint16(8000 + i)
-		}
-		for _, h := range w.many(260) {
-			w.put(service{host: h, addrs: []string{"10.0.0.1"}, ports: ports})
-		}
+		w.many(100)
 		start := time.Now()
 		c := w.sotw("envoy", nil)
 		must(t, c.Ask(rawxds.CDS))
-		err := c.Await(time.Minute, func() bool { return c.Err() != nil })
-		must(t, ignoreEnd(err))
-		if len(w.ended) != 1 || time.Since(start) > 5*time.Second {
-			t.Errorf("ended with %v after %s", w.ended, time.Since(start))
+		must(t, ignoreEnd(c.Await(time.Minute, func() bool { return c.Err() != nil })))
+		if len(w.ended) != 1 || status.Code(c.Err()) != codes.ResourceExhausted || time.Since(start) > 5*time.Second {
+			t.Errorf("ended with %v, the client sees %v, after %s", w.ended, c.Err(), time.Since(start))
 		}
 		w.end(c)
-	})
+	}, within(func(l *limits.XDS) { l.ResponseBytes = 20 << 10 }))
 }
 
 // Towards gRPC Node additions come seldom, withdrawals at once.
@@ -285,6 +293,12 @@ func TestNodeIsSentFewAdditions(t *testing.T) {
 		w.put(svc("orders.shop", "10.0.0.1", "10.0.0.4"))
 		time.Sleep(11 * time.Second)
 		w.responses(c, rawxds.EDS, 3)
+		for i := range 20 { // withdrawals: the first at once, then one a second
+			w.urge(svc("orders.shop", fmt.Sprintf("10.0.1.%d", i)))
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		w.responses(c, rawxds.EDS, 6)
 		w.end(c)
 	})
 }

@@ -65,6 +65,7 @@ type typeState struct {
 	inflight   []*inflight // responses that are not settled, oldest first
 	serial     uint32      // of the newest response
 	lastPaced  time.Time   // when additions last went
+	lastUrgent time.Time   // when withdrawals last went
 	floor      views.Version
 	acked      views.Version
 	nacks      int
