@@ -130,8 +130,8 @@ func rowSizes(ctx context.Context, dir string) (keyBytes, valueBytes int, err er
 	defer it.Close()
 	rows := 0
 	for it.First(); it.Valid(); it.Next() {
-		// Instance rows are the only keys that name a service of the estate.
-		if bytes.Contains(it.Key(), []byte(namespace+"\x00")) {
+		// The rows themselves; what the store keeps beside them is its own cost.
+		if bytes.HasPrefix(it.Key(), []byte("d")) && bytes.Contains(it.Key(), []byte(namespace+"\x00")) {
 			rows, keyBytes, valueBytes = rows+1, keyBytes+len(it.Key()), valueBytes+len(it.Value())
 		}
 	}

@@ -41,7 +41,9 @@ func newOurs(e *estate) (*ours, error) {
 			Push:        func(typ, kind string, _, _, bytes int) { m.Pushed(typ, kind, bytes) },
 			Propagation: m.Propagated,
 			FanOut:      func(took time.Duration) { o.publisher.FanOut(time.Now(), took) },
-			Nack:        func(r xds.Rejection) { fmt.Fprintf(os.Stderr, "bench: ours: a client refused %s: %s\n", r.Type, r.Detail) },
+			Nack: func(r xds.Rejection) {
+				fmt.Fprintf(os.Stderr, "bench: ours: a client refused %s: %s\n", r.Type, r.Detail)
+			},
 		},
 	})
 	for s := range e.services {
