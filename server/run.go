@@ -186,14 +186,22 @@ func (s *Server) serveHTTP(ctx context.Context) error {
 	return nil
 }
 
-// recheckConnections ends connections whose peers are no longer good when
-// identity documents change.
+// recheckConnections ends connections whose peers are no longer good when the
+// trust bundles change: at once, and once more when every handshake that was
+// verified by the bundles before has become a connection.
 func (s *Server) recheckConnections(ctx context.Context) error {
+	changed := s.source.BundlesChanged()
+	again := time.NewTimer(0)
+	<-again.C
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.source.Changed():
+		case <-changed:
+			changed = s.source.BundlesChanged() // before the check, so that no change is missed
+			again.Reset(s.cfg.Limits.Transport.HandshakeTimeout)
+		case <-again.C:
 		}
 		if n := s.xdsGate.recheck(s.source) + s.apiGate.recheck(s.source); n > 0 {
 			s.report.recheckEnded(n)

@@ -342,3 +342,34 @@ func TestAdminSeesTheServer(t *testing.T) {
 		return err == nil && len(log.GetTransitions()) >= 2
 	})
 }
+
+// TestBeforeTheViewsAreComplete: DNS says SERVFAIL, readiness says what is
+// missing, and nobody is told that a name is not there.
+func TestBeforeTheViewsAreComplete(t *testing.T) {
+	cfg := devConfig(dataDir(t))
+	s, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := &stages{failed: make(chan error, 1)}
+	parts.start("dns", s.dns.Run)
+	parts.start("http", s.serveHTTP)
+	r := &running{Server: s, t: t, logs: &logBuffer{}}
+	answer, err := r.dig("cart.shop.svc.sightline.test.")
+	if err != nil || answer.Rcode != mdns.RcodeServerFailure {
+		t.Errorf("DNS before the views: %v, %v", answer, err)
+	}
+	if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "[-] views: not started") {
+		t.Errorf("readyz: %d %q", code, body)
+	}
+	if code, _ := r.get("/livez"); code != http.StatusOK {
+		t.Errorf("livez: %d", code)
+	}
+	parts.stop("dns")
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error("a second close:", err)
+	}
+}

@@ -65,23 +65,30 @@ func TestFilesRotateAndKeepTheLastGood(t *testing.T) {
 			}
 		}
 		next := p.leaf(nil, "spiffe://"+td+"/sightline/server/b")
-		changed := s.Changed()
+		changed := s.BundlesChanged()
 		step("nothing changed", func() {}, "/sightline/server/a", 0, 0)
 		step("a key that does not match", func() { write(t, f.Key, keyPEM(t, next.PrivateKey)) }, "/sightline/server/a", 1, 0)
 		step("half a certificate", func() { write(t, f.SVID, certPEM(next.Leaf)[:100]) }, "/sightline/server/a", 2, 0)
 		step("the whole of it", func() { write(t, f.SVID, certPEM(next.Leaf)) }, "/sightline/server/b", 2, 1)
 		select {
 		case <-changed:
+			t.Error("a new SVID was taken for other bundles")
 		default:
-			t.Error("Changed was not closed")
 		}
-		step("an empty bundle", func() { write(t, f.Bundle, nil) }, "/sightline/server/b", 3, 1)
-		step("no file", func() { os.Remove(f.Bundle) }, "/sightline/server/b", 4, 1)
+		step("one more root", func() { write(t, f.Bundle, append(p.bundle(), newPKI(t, td).bundle()...)) }, "/sightline/server/b", 2, 2)
+		select {
+		case <-changed:
+		default:
+			t.Error("the channel of the bundles was not closed")
+		}
+		step("the one root again", func() { write(t, f.Bundle, p.bundle()) }, "/sightline/server/b", 2, 3)
+		step("an empty bundle", func() { write(t, f.Bundle, nil) }, "/sightline/server/b", 3, 3)
+		step("no file", func() { os.Remove(f.Bundle) }, "/sightline/server/b", 4, 3)
 		other := newPKI(t, "other.example")
 		step("another trust domain", func() {
 			writeFiles(t, f, other, other.leaf(nil, "spiffe://other.example/x"))
-		}, "/sightline/server/b", 5, 1)
-		step("back", func() { writeFiles(t, f, p, next) }, "/sightline/server/b", 5, 1)
+		}, "/sightline/server/b", 5, 3)
+		step("back", func() { writeFiles(t, f, p, next) }, "/sightline/server/b", 5, 3)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

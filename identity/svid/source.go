@@ -41,7 +41,7 @@ type Source struct {
 
 	mu      sync.Mutex // guards what follows
 	current *documents
-	changed chan struct{} // closed at the next change
+	changed chan struct{} // closed at the next change of the bundles
 	kept    string        // the last reason given to Events.Kept
 }
 
@@ -70,9 +70,10 @@ func (s *Source) Validity() (notBefore, notAfter time.Time) {
 	return leaf.NotBefore, leaf.NotAfter
 }
 
-// Changed returns a channel that is closed when the documents held now are
-// replaced. Whoever holds connections verifies them again then (Recheck).
-func (s *Source) Changed() <-chan struct{} {
+// BundlesChanged returns a channel that is closed when the bundles held now are
+// replaced by others. Whoever holds connections verifies them again then
+// (Recheck); a new SVID of our own concerns no peer.
+func (s *Source) BundlesChanged() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
@@ -84,16 +85,31 @@ func (s *Source) documents() *documents {
 	return s.current
 }
 
-// replace puts documents in force and wakes whoever waits for a change.
+// replace puts documents in force and wakes whoever waits for other bundles.
+// It is called from one goroutine.
 func (s *Source) replace(d *documents) {
 	s.mu.Lock()
+	if !sameBundles(s.current.bundles, d.bundles) {
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
 	s.current, s.kept = d, ""
-	close(s.changed)
-	s.changed = make(chan struct{})
 	s.mu.Unlock()
 	if s.events.Rotated != nil {
 		s.events.Rotated(d.id, d.svid.Certificates[0].NotAfter)
 	}
+}
+
+func sameBundles(a, b *x509bundle.Set) bool {
+	if a.Len() != b.Len() {
+		return false
+	}
+	for _, x := range a.Bundles() {
+		if y, ok := b.Get(x.TrustDomain()); !ok || !x.Equal(y) {
+			return false
+		}
+	}
+	return true
 }
 
 // keep says once why the last good documents stay.
