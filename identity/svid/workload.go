@@ -15,15 +15,15 @@ import (
 func FromWorkloadAPI(ctx context.Context, address string, e Events) (*Source, error) {
 	client, err := workloadapi.New(context.WithoutCancel(ctx), workloadapi.WithAddr(address))
 	if err != nil {
-		return nil, fmt.Errorf("Workload API %s: %w", address, err)
+		return nil, fmt.Errorf("the Workload API at %s: %w", address, err)
 	}
 	first, err := client.FetchX509Context(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("Workload API %s: no SVID: %w", address, joinClose(err, client))
+		return nil, fmt.Errorf("the Workload API at %s: no SVID: %w", address, joinClose(err, client))
 	}
 	d, err := newDocuments(first.DefaultSVID(), first.Bundles, time.Now())
 	if err != nil {
-		return nil, fmt.Errorf("Workload API %s: %w", address, joinClose(err, client))
+		return nil, fmt.Errorf("the Workload API at %s: %w", address, joinClose(err, client))
 	}
 	s := newSource(d, e)
 	s.release = client.Close
@@ -32,7 +32,7 @@ func FromWorkloadAPI(ctx context.Context, address string, e Events) (*Source, er
 		if ctx.Err() != nil {
 			return nil
 		}
-		return fmt.Errorf("Workload API %s: %w", address, err)
+		return fmt.Errorf("the Workload API at %s: %w", address, err)
 	}
 	return s, nil
 }
@@ -56,12 +56,12 @@ func (w *workloadWatcher) OnX509ContextUpdate(c *workloadapi.X509Context) {
 		err = fmt.Errorf("the SVID is of trust domain %s, not %s", d.id.TrustDomain(), w.source.TrustDomain())
 	}
 	if err != nil {
-		w.source.keep(fmt.Errorf("Workload API %s: %w", w.address, err))
+		w.source.keep(fmt.Errorf("the Workload API at %s: %w", w.address, err))
 		return
 	}
 	w.source.replace(d)
 }
 
 func (w *workloadWatcher) OnX509ContextWatchError(err error) {
-	w.source.keep(fmt.Errorf("Workload API %s: %w", w.address, err))
+	w.source.keep(fmt.Errorf("the Workload API at %s: %w", w.address, err))
 }
