@@ -226,6 +226,9 @@ spec: {service: cart, address: 10.0.0.7, identity: spiffe://sightline.test/ns/sh
 		got := listed(r.resolve())
 		return len(got) == 1 && got[0] == "10.0.0.7"
 	})
+	if region := r.resolve().GetMembers()[0].GetRegion(); region != "local" {
+		t.Errorf("an instance without a region is in %q", region)
+	}
 	if err := os.WriteFile(file, []byte("kind: ["), 0o600); err != nil {
 		t.Fatal(err)
 	}

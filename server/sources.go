@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"os"
@@ -22,14 +23,15 @@ func (s *Server) buildSources(context.Context) error {
 			return startError(status.InvalidConfig, "--manifests %s=%s: not a folder that can be read; make it, or leave it out", name, dir)
 		}
 		owner := "file:" + name
-		s.sources = append(s.sources, file.New(file.Config{Dir: dir, Parse: parseManifest,
+		s.sources = append(s.sources, file.New(file.Config{Dir: dir, Parse: s.parseManifest,
 			Emit: func(ctx context.Context, r file.Report) bool { return s.reconcile(ctx, owner, r) }}))
 	}
 	return nil
 }
 
-// parseManifest adds one file's objects to a list.
-func parseManifest(name string, data []byte, into *reconcile.List) error {
+// parseManifest adds one file's objects to a list. An instance that names no
+// region is in the server's own.
+func (s *Server) parseManifest(name string, data []byte, into *reconcile.List) error {
 	objects, err := manifest.Parse(name, data)
 	if err != nil {
 		return err
@@ -39,6 +41,7 @@ func parseManifest(name string, data []byte, into *reconcile.List) error {
 		case o.Service != nil:
 			into.Services = append(into.Services, o.Service)
 		case o.Instance != nil:
+			o.Instance.Region = cmp.Or(o.Instance.Region, s.cfg.Region)
 			into.Instances = append(into.Instances, o.Instance)
 		case o.Contract != nil:
 			into.Contracts = append(into.Contracts, o.Contract)
