@@ -18,10 +18,9 @@ import (
 
 // sink is a stream whose client acknowledges at once, without a transport.
 type sink struct {
-	st   *stream
-	got  *sync.WaitGroup
-	ctx  context.Context
-	last *request
+	st  *stream
+	got *sync.WaitGroup
+	ctx context.Context
 }
 
 func (*sink) SetHeader(metadata.MD) error  { return nil }

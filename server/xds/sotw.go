@@ -218,23 +218,10 @@ func (p *pass) sotwWhole(t typ) {
 		ts.dirty = later
 		return
 	}
-	b := p.batch()
-	if ts.wildcard {
-		b.newest = st.srv.feed.setVersion()
-	}
-	for i := range set {
-		if !b.fits(len(set[i].enc.any)) {
-			p.tooLarge(t, len(set))
-			return
-		}
-		r := st.records.find(set[i].id)
-		if set[i].gone {
-			b.add(t, &set[i], r)
-			r.clear(t, dirty)
-			continue
-		}
-		delete(st.ghosts, set[i].id)
-		p.put(t, b, r, &set[i])
+	b, ok := p.wholeBatch(t, set)
+	if !ok {
+		p.tooLarge(t, len(set))
+		return
 	}
 	for i := range gone {
 		if _, at := p.buried(&gone[i]); b.newest.Less(at) {
@@ -249,6 +236,29 @@ func (p *pass) sotwWhole(t typ) {
 	if len(b.res) > 0 || len(gone) > 0 || ts.wildcard {
 		p.emit(t, b)
 	}
+}
+
+// wholeBatch puts a whole set into one response; ok is false if it does not fit.
+func (p *pass) wholeBatch(t typ, set []found) (b *batch, ok bool) {
+	st := p.st
+	b = p.batch()
+	if st.typ[t].wildcard {
+		b.newest = st.srv.feed.setVersion()
+	}
+	for i := range set {
+		if !b.fits(len(set[i].enc.any)) {
+			return nil, false
+		}
+		r := st.records.find(set[i].id)
+		if set[i].gone {
+			b.add(t, &set[i], r)
+			r.clear(t, dirty)
+			continue
+		}
+		delete(st.ghosts, set[i].id)
+		p.put(t, b, r, &set[i])
+	}
+	return b, true
 }
 
 // wholeSet lists what a whole response holds, and what leaves it. news reports
