@@ -4,6 +4,9 @@
 // is built. Packages take the two or three values that they need in their own
 // Config, and name a limit in a refusal by the field's name here. The package
 // imports nothing of ours and holds no state.
+//
+// A comment that ends in * marks a limit that is settled and that no package
+// enforces yet.
 package limits
 
 import "time"
@@ -40,8 +43,8 @@ type Transport struct {
 type XDS struct {
 	ConcurrentStreams   uint32        // per connection
 	MaxRequestBytes     int           // of one request: a resuming wildcard names every version it holds
-	DecodeBudget        int64         // bytes of requests above DecodeFree being decoded at once, whole process
-	DecodeFree          int           // bytes of a request that the budget does not count
+	DecodeBudget        int64         // bytes of requests above DecodeFree being decoded at once, whole process *
+	DecodeFree          int           // bytes of a request that the budget does not count *
 	Names               int           // subscribed names of a type on one stream; initial versions not counted
 	AgentNames          int           // the same for an agent
 	AssignmentBytes     int           // of one assignment in any rendering; a service over it is refused by name
@@ -50,8 +53,8 @@ type XDS struct {
 	RequestBurst        int           // requests that may come at once
 	StreamsPerSource    int           // open ADS streams per (identity, source address)
 	StreamsPerCaller    int           // open ADS streams per identity, at least; see StreamShare
-	StreamShare         float64       // or this share of the capacity, whichever is more
-	LRSStreamsPerCaller int           // open LRS streams per identity, counted apart
+	StreamShare         float64       // or this share of the capacity, whichever is more *
+	LRSStreamsPerCaller int           // open LRS streams per identity, counted apart *
 	Unacked             int           // unacknowledged responses of a type before changes merge
 	SendWindow          int           // unacknowledged bytes that a shared sender may leave on a stream
 	StallAfter          time.Duration // without progress, plus the response's size over StallRate
@@ -64,7 +67,6 @@ type API struct {
 	MaxRequestBytes     int    // of one message, reports apart
 	WatchesPerSource    int    // open Watch streams per (identity, source address)
 	WatchFilter         int    // services named in one Watch filter
-	WatchQueue          int    // names pending on one Watch stream before it is told to resync
 	PageSize            int    // objects of a list page, at most
 	DefaultPageSize     int    // objects of a list page that asks for none
 	ApplyObjects        int    // objects in one Apply
@@ -88,44 +90,32 @@ type DNS struct {
 	MaxRecords         int           // of one RRset, at most
 	TTL                time.Duration // of positive answers
 	NegativeTTL        time.Duration // of NXDOMAIN and NODATA
-	InFlight           int           // UDP questions being answered off the socket's loop
+	InFlight           int           // UDP questions being answered off the socket's loop *
 	Connections        int           // TCP connections, and at most a quarter of the descriptors
 	ConnectionsPerAddr int           // TCP connections of one address
 	QueriesPerConn     int           // questions on one TCP connection
 	ReadTimeout        time.Duration // for one question over TCP
 	WriteTimeout       time.Duration // for one answer over TCP
 	IdleTimeout        time.Duration // between questions over TCP
-	Rate               int           // answers a second to one prefix and response class
-	PrefixFactor       int           // times Rate to one prefix in total
-	Slip               int           // every n-th limited answer is a truncated one
-	RateIPv4, RateIPv6 int           // prefix length that is counted together, in bits
+	Rate               int           // answers a second to one prefix and response class *
+	PrefixFactor       int           // times Rate to one prefix in total *
+	Slip               int           // every n-th limited answer is a truncated one *
+	RateIPv4, RateIPv6 int           // prefix length that is counted together, in bits *
 	ApexBytes          int           // of a zone's name, so that every accepted name fits 253
-	TCPUserTimeout     time.Duration // of an accepted connection: the peer's network acknowledges within it
+	TCPUserTimeout     time.Duration // of an accepted connection: the peer's network acknowledges within it *
 }
 
-// Registry bounds desired state.
+// Registry bounds writing desired state. What a row may hold (endpoints of a
+// service, ports, metadata, lease terms) are rules of registry, checked there.
 type Registry struct {
-	EndpointsPerService int           // instances of one service
-	Services            int           // of the region
-	Instances           int           // of the region
-	Ports               int           // of one service
-	Consumes            int           // declared upstreams of one object
-	Dependencies        int           // of one contract
-	MetadataKeys        int           // of one object
-	MetadataBytes       int           // of one object, keys and values
-	MinLease, MaxLease  time.Duration // that a registration may ask for
-	WriteTimeout        time.Duration // a caller waits for the disk at most this long
-	RegistrationRate    float64       // registrations a second per (identity, source address)
-	RegistrationBurst   int           // registrations that may come at once
+	WriteTimeout time.Duration // a caller waits for the disk at most this long
 }
 
 // Store bounds what is kept on disk (STORE.md §2).
 type Store struct {
-	VersionBlock     uint64        // versions reserved at a time
 	ChangeRing       int           // changes that a Watch or a stream can resume over
 	ViewRetention    time.Duration // of published views
 	ViewBytes        int64         // of published views
-	TombstoneKeep    time.Duration // what is remembered of deleted services
 	QueuedRecords    int           // records that wait to be written behind
 	CheckpointEvery  time.Duration // of the evaluator
 	ReopenPollPeriod time.Duration // how often a frozen store looks for free space
@@ -139,10 +129,9 @@ type Availability struct {
 	HTTPWrite       time.Duration // of an answer on the HTTP port
 	HTTPHeaderBytes int           // of a request on the HTTP port
 	SVIDPoll        time.Duration // how often SVID files are looked at
-	RootRemovedEnd  time.Duration // streams under a removed root end within this time
-	ResumeShare     float64       // of the population answered per ResumeWindow after a start
-	ResumeFloor     int           // clients answered per ResumeWindow at least
-	ResumeWindow    time.Duration // over which those are counted
+	ResumeShare     float64       // of the population answered per ResumeWindow after a start *
+	ResumeFloor     int           // clients answered per ResumeWindow at least *
+	ResumeWindow    time.Duration // over which those are counted *
 }
 
 // Default returns the limits that ship. Each call returns a fresh value.
@@ -152,13 +141,13 @@ func Default() Limits {
 		XDS:       xds(),
 		API: API{
 			ConcurrentStreams: 100, MaxRequestBytes: 256 << 10, WatchesPerSource: 256, WatchFilter: 5000,
-			WatchQueue: 10000, PageSize: 1000, DefaultPageSize: 100, ApplyObjects: 1000, UnknownNamesPerCall: 6000,
+			PageSize: 1000, DefaultPageSize: 100, ApplyObjects: 1000, UnknownNamesPerCall: 6000,
 		},
 		Reports: Reports{
 			MaxMessageBytes: 64 << 10, Instances: 1000, Streams: 256, Rate: 20, Burst: 100, Inbox: 65536,
 		},
 		DNS:          dns(),
-		Registry:     registry(),
+		Registry:     Registry{WriteTimeout: time.Second},
 		Store:        store(),
 		Availability: availability(),
 	}
@@ -194,19 +183,10 @@ func dns() DNS {
 	}
 }
 
-func registry() Registry {
-	return Registry{
-		EndpointsPerService: 10000, Services: 10000, Instances: 200000, Ports: 16, Consumes: 1000,
-		Dependencies: 64, MetadataKeys: 32, MetadataBytes: 4 << 10,
-		MinLease: 5 * time.Second, MaxLease: 10 * time.Minute, WriteTimeout: time.Second,
-		RegistrationRate: 20, RegistrationBurst: 1000,
-	}
-}
-
 func store() Store {
 	return Store{
-		VersionBlock: 1 << 16, ChangeRing: 16384, ViewRetention: 24 * time.Hour, ViewBytes: 1 << 30,
-		TombstoneKeep: 24 * time.Hour, QueuedRecords: 4096, CheckpointEvery: 10 * time.Second,
+		ChangeRing: 16384, ViewRetention: 24 * time.Hour, ViewBytes: 1 << 30,
+		QueuedRecords: 4096, CheckpointEvery: 10 * time.Second,
 		ReopenPollPeriod: 2 * time.Second,
 	}
 }
@@ -215,7 +195,7 @@ func availability() Availability {
 	return Availability{
 		StopTimeout: 20 * time.Second, StopJitter: 5 * time.Second,
 		HTTPReadTimeout: 5 * time.Second, HTTPWrite: 30 * time.Second, HTTPHeaderBytes: 16 << 10,
-		SVIDPoll: 5 * time.Second, RootRemovedEnd: time.Minute,
+		SVIDPoll:    5 * time.Second,
 		ResumeShare: 0.05, ResumeFloor: 50, ResumeWindow: 10 * time.Second,
 	}
 }

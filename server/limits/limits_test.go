@@ -66,7 +66,6 @@ func TestSettledNumbers(t *testing.T) {
 		"agent names":          {l.XDS.AgentNames, 100000},
 		"assignment":           {l.XDS.AssignmentBytes, 3 << 20},
 		"stall":                {l.XDS.StallAfter, 30 * time.Second},
-		"endpoints":            {l.Registry.EndpointsPerService, 10000},
 		"DNS payload":          {l.DNS.PayloadBytes, 1232},
 		"DNS records":          {l.DNS.MaxRecords, 100},
 		"write timeout":        {l.Registry.WriteTimeout, time.Second},
