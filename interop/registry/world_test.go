@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -107,3 +108,5 @@ func texts(addrs []netip.AddrPort) []string {
 func at(service, instance int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(service >> 8), byte(service), byte(instance + 1)}), uint16(7000+instance))
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }
