@@ -160,25 +160,11 @@ func (s *Server) viewAt(ctx context.Context, n registry.Name, v views.Version) (
 
 // loggedTransitions reads the log, newest first.
 func (s *Server) loggedTransitions(ctx context.Context, q admin.TransitionQuery) ([]admin.Transition, error) {
-	// The store reads from the newest on and knows no upper end: read on until
-	// enough of what is older than Until was found.
-	for limit := q.Limit; ; limit *= 4 {
-		found, _, err := s.store.Transitions(ctx, store.TransitionFilter{Name: q.Name, UID: q.UID, Since: q.Since, Limit: limit})
-		if err != nil {
-			return nil, err
-		}
-		out := make([]admin.Transition, 0, len(found))
-		for _, t := range found {
-			if q.Until.IsZero() || t.At.Before(q.Until) {
-				out = append(out, admin.Transition{At: t.At, Name: t.Name, UID: t.UID, From: t.From, To: t.To, Member: t.Member,
-					Rule: t.Rule, Detail: t.Detail, Version: t.Version})
-			}
-		}
-		if limit <= 0 || len(found) < limit || len(out) >= q.Limit {
-			if q.Limit > 0 && len(out) > q.Limit {
-				out = out[:q.Limit]
-			}
-			return out, nil
-		}
+	found, _, err := s.store.Transitions(ctx, store.TransitionFilter{Name: q.Name, UID: q.UID, Since: q.Since, Until: q.Until, Limit: q.Limit})
+	out := make([]admin.Transition, 0, len(found))
+	for _, t := range found {
+		out = append(out, admin.Transition{At: t.At, Name: t.Name, UID: t.UID, From: t.From, To: t.To, Member: t.Member,
+			Rule: t.Rule, Detail: t.Detail, Removal: t.Removal, Version: t.Version})
 	}
+	return out, err
 }

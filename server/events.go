@@ -109,10 +109,14 @@ func (s *Server) shardEvents() shard.Events {
 func (s *Server) transitions(n registry.Name, version views.Version, all []health.Transition) {
 	for _, t := range all {
 		s.report.metrics.Transition(t.To.String())
+		shown := "" // most transitions are of a view that is published with them
+		if !version.IsZero() {
+			shown = version.String()
+		}
 		s.report.log.Info("transition", "service", n.String(), "instance", t.UID.String(), "from", t.From.String(), "to", t.To.String(),
-			"member", t.Member, "rule", t.Rule.String(), "reason", t.Detail, "version", version.Seq)
+			"member", t.Member, "rule", t.Rule.String(), "reason", t.Detail, "version", shown)
 		s.store.AppendTransition(store.Transition{At: t.At, Name: n, UID: t.UID, From: t.From, To: t.To,
-			Member: t.Member, Rule: t.Rule, Detail: t.Detail, Version: version})
+			Member: t.Member, Rule: t.Rule, Detail: t.Detail, Removal: t.Removal, Version: version})
 	}
 }
 

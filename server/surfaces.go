@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/tap"
 
+	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/identity/svid"
 	healthv1 "github.com/sightlinedev/sightline/proto/sightline/health/v1"
@@ -45,7 +46,8 @@ func (s *Server) buildSurfaces(context.Context) error {
 	})
 	s.registry = registryapi.New(registryapi.Config{
 		Writer: s.writer, Policy: s.Policy, Principal: svid.PrincipalFrom, Renew: s.shards.SubmitRenewal,
-		SelfProof: s.selfProof(), Now: time.Now, API: l.API,
+		SelfProof: s.selfProof(), Now: time.Now, API: l.API, Region: s.cfg.Region,
+		Events: registryapi.Events{Refused: func(who identity.Principal, n registry.Name, rule string) { s.refused(who, n, "registration", rule) }},
 	})
 	s.onClose(func() error { s.registry.Close(); return nil })
 

@@ -36,7 +36,7 @@ func (s *Server) mutations(req *registryv1.ApplyRequest) ([]registry.Mutation, e
 	var ms []registry.Mutation
 	var all registry.Violations
 	for i, c := range req.GetChanges() {
-		m, err := mutationOf(c)
+		m, err := s.mutationOf(c)
 		var bad registry.Violations
 		if err != nil && !errors.As(err, &bad) {
 			return nil, err
@@ -136,7 +136,7 @@ func (s *Server) noRow(k registry.RowKey) bool {
 const auditedObjects = 64
 
 // mutationOf converts one change. What an operator applies is asserted by it.
-func mutationOf(c *registryv1.Change) (registry.Mutation, error) {
+func (s *Server) mutationOf(c *registryv1.Change) (registry.Mutation, error) {
 	switch c := c.GetChange().(type) {
 	case *registryv1.Change_PutService:
 		row, err := wire.ServiceFromProto(c.PutService)
@@ -146,7 +146,7 @@ func mutationOf(c *registryv1.Change) (registry.Mutation, error) {
 		row.Source = source
 		return registry.PutService{Row: *row, Expect: row.Revision}, nil
 	case *registryv1.Change_PutInstance:
-		row, err := wire.InstanceFromProto(c.PutInstance)
+		row, err := s.instanceOf(c.PutInstance)
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package registryapi
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -74,7 +75,7 @@ func (s *Server) register(ctx context.Context, a attempt, p *registryv1.Instance
 
 // registration is the row that a caller asks to register, as far as it may.
 func (s *Server) registration(a attempt, p *registryv1.Instance) (*registry.Instance, error) {
-	row, err := wire.InstanceFromProto(p)
+	row, err := s.instanceOf(p)
 	if err != nil {
 		return nil, a.status(err)
 	}
@@ -110,6 +111,15 @@ func (s *Server) registration(a attempt, p *registryv1.Instance) (*registry.Inst
 		row.Lease = s.contractLease(row.Service) // nothing else would ever say that it is gone
 	}
 	return row, checkExternal(row)
+}
+
+// instanceOf reads an instance; one that names no region is in the server's own.
+func (s *Server) instanceOf(p *registryv1.Instance) (*registry.Instance, error) {
+	row, err := wire.InstanceFromProto(p)
+	if err == nil {
+		row.Region = cmp.Or(row.Region, s.cfg.Region)
+	}
+	return row, err
 }
 
 // checkExternal keeps addresses that only an operator may assert out of
@@ -174,7 +184,7 @@ func (s *Server) UpdateInstance(ctx context.Context, req *registryv1.UpdateInsta
 
 // update is the row that a caller asks an instance to have, as far as it may.
 func (s *Server) update(a attempt, p *registryv1.Instance) (*registry.Instance, error) {
-	row, err := wire.InstanceFromProto(p)
+	row, err := s.instanceOf(p)
 	if err != nil {
 		return nil, a.status(err)
 	}

@@ -43,6 +43,7 @@ type Config struct {
 	// Now is the wall clock of audit records.
 	Now    func() time.Time
 	API    limits.API
+	Region string // of instances that name none
 	Events Events
 }
 
