@@ -17,6 +17,7 @@ const maxTrustDomain = 255
 type ID struct {
 	trustDomain string
 	path        string // "" or "/a/b", never with a trailing slash
+	class       Class  // follows from the path; asked too often to be derived each time
 }
 
 // Parse reads a SPIFFE ID and accepts nothing but its canonical form
@@ -41,7 +42,7 @@ func Parse(s string) (ID, error) {
 	if err := checkPath(path); err != nil {
 		return ID{}, fmt.Errorf("SPIFFE ID %q: %w", s, err)
 	}
-	return ID{trustDomain: td, path: path}, nil
+	return ID{trustDomain: td, path: path, class: classOf(path)}, nil
 }
 
 // MustParse is Parse for identities written in the source; it panics on a bad one.

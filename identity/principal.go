@@ -31,13 +31,13 @@ var classNames = [...]string{"anonymous", "workload", "agent", "prober", "reconc
 // String returns the class's name as policies and logs write it.
 func (c Class) String() string { return classNames[c] }
 
-// Class derives the class from the ID. A path under /sightline/ that is not
-// one of the known roles is a plain workload: it gains nothing by its name.
-func (id ID) Class() Class {
-	if id.IsZero() {
-		return Anonymous
-	}
-	seg := strings.Split(id.path, "/")
+// Class is the class that follows from the ID's path.
+func (id ID) Class() Class { return id.class }
+
+// classOf derives the class. A path under /sightline/ that is not one of the
+// known roles is a plain workload: it gains nothing by its name.
+func classOf(path string) Class {
+	seg := strings.Split(path, "/")
 	if len(seg) != 4 || seg[1] != "sightline" {
 		return Workload
 	}
