@@ -4,15 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
@@ -40,7 +35,8 @@ func (a *app) deleteCommand() *cobra.Command {
 	var dryRun string
 	cmd := &cobra.Command{
 		Use: "delete -f FILE", Short: "Delete what manifests declare", Args: cobra.NoArgs,
-		Long: "Deletes all objects of all files as one batch. Callers of a deleted service are given an empty set: deletion is deliberate.",
+		Long:    "Deletes all objects of all files as one batch; what is not there any more is no error.\nCallers of a deleted service are given an empty set: deletion is deliberate.",
+		Example: "  sightline delete -f checkout.yaml --dry-run=server\n  sightline delete -f checkout.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.change(cmd.Context(), files, dryRun, true)
 		},
@@ -52,7 +48,6 @@ func (a *app) deleteCommand() *cobra.Command {
 func changeFlags(cmd *cobra.Command, files *[]string, dryRun *string) {
 	cmd.Flags().StringArrayVarP(files, "filename", "f", nil, "file, folder, or - (repeatable)")
 	cmd.Flags().StringVar(dryRun, "dry-run", "none", "client: only read the files; server: let the server check, and change nothing")
-	_ = cmd.MarkFlagRequired("filename")
 }
 
 // kindOrder is the order in which a batch names things before it uses them.
@@ -60,6 +55,9 @@ var kindOrder = []manifest.Kind{manifest.ProfileKind, manifest.ContractKind, man
 
 // change reads the files and sends one batch.
 func (a *app) change(ctx context.Context, files []string, dryRun string, remove bool) error {
+	if len(files) == 0 {
+		return usagef("name what to read: -f FILE, -f FOLDER, or -f - for standard input")
+	}
 	if !slices.Contains([]string{"none", "client", "server"}, dryRun) {
 		return usagef("--dry-run %q is not one of none, client, server", dryRun)
 	}
@@ -74,24 +72,16 @@ func (a *app) change(ctx context.Context, files []string, dryRun string, remove 
 		}
 		return order
 	})
-	req := &registryv1.ApplyRequest{ValidateOnly: dryRun == "server"}
-	for _, o := range objects {
-		c := o.Put()
-		if remove {
-			var ok bool
-			if c, ok = o.Delete(); !ok {
-				return fmt.Errorf("%s:%d: an instance without metadata.name cannot be told from its siblings: delete it by its uid", o.File, o.Line)
-			}
-		}
-		req.Changes = append(req.Changes, c)
+	changes, err := changesOf(objects, remove)
+	if err != nil {
+		return err
 	}
 	if dryRun == "client" {
-		for _, o := range objects {
-			fmt.Fprintf(a.out, "%s valid (dry run)\n", objectName(o))
-		}
-		return nil
+		results := make([]*registryv1.ChangeResult, len(objects))
+		return a.printChanges(changeListing(objects, results, " (dry run)"))
 	}
 	return a.call(ctx, func(ctx context.Context, conn *grpc.ClientConn, _ target) error {
+		req := &registryv1.ApplyRequest{Changes: changes, ValidateOnly: dryRun == "server"}
 		resp, err := registryv1.NewRegistryServiceClient(conn).Apply(ctx, req)
 		if err != nil {
 			return locate(err, objects)
@@ -100,98 +90,98 @@ func (a *app) change(ctx context.Context, files []string, dryRun string, remove 
 		if req.GetValidateOnly() {
 			suffix = " (dry run)"
 		}
-		for i, r := range resp.GetResults() {
-			fmt.Fprintf(a.out, "%s %s%s\n", objectName(objects[i]), lower(r.GetOutcome().String(), "OUTCOME_"), suffix)
-		}
-		return nil
+		return a.printChanges(changeListing(objects, resp.GetResults(), suffix))
 	})
 }
 
+// changesOf turns objects into the batch that creates or deletes them.
+func changesOf(objects []manifest.Object, remove bool) (changes []*registryv1.Change, err error) {
+	for _, o := range objects {
+		c := o.Put()
+		if remove {
+			var ok bool
+			if c, ok = o.Delete(); !ok {
+				return nil, fmt.Errorf("%s:%d: an instance without metadata.name cannot be told from its siblings: give its uid as the name", o.File, o.Line)
+			}
+		}
+		changes = append(changes, c)
+	}
+	return changes, nil
+}
+
+// changeResult is what became of one object.
+type changeResult struct {
+	Object  string `json:"object"`
+	Outcome string `json:"outcome"`
+	UID     string `json:"uid,omitempty"`
+}
+
+// changeListing has a line for each object, in the order of the batch.
+func changeListing(objects []manifest.Object, results []*registryv1.ChangeResult, suffix string) listing {
+	l := listing{kind: "ChangeList"}
+	for i, r := range results {
+		out := changeResult{Object: objectName(objects[i]), Outcome: "valid", UID: r.GetUid()}
+		if strings.HasSuffix(out.Object, "/") {
+			out.Object += r.GetUid() // an instance without a name of its own
+		}
+		if r != nil {
+			out.Outcome = lower(r.GetOutcome().String(), "OUTCOME_")
+		}
+		l.rows = append(l.rows, row{name: out.Object, cells: []string{out.Object + " " + out.Outcome + suffix}, item: out})
+	}
+	return l
+}
+
+// printChanges says to people what happened, a sentence an object.
+func (a *app) printChanges(l listing) error {
+	if !a.printer().human() {
+		return a.printer().list(l)
+	}
+	for _, r := range l.rows {
+		fmt.Fprintln(a.out, r.cells[0])
+	}
+	return nil
+}
+
 func objectName(o manifest.Object) string {
-	return strings.ToLower(string(o.Kind)) + "/" + strings.TrimSuffix(o.Name(), "/")
+	return strings.ToLower(string(o.Kind)) + "/" + o.Name()
 }
 
-// readManifests reads every file, and reports the problems of all of them.
-func (a *app) readManifests(paths []string) (objects []manifest.Object, err error) {
-	files, err := expand(paths)
-	if err != nil {
-		return nil, err
-	}
-	var problems []error
-	for _, file := range files {
-		var data []byte
-		if file == "-" {
-			data, err = io.ReadAll(io.LimitReader(a.in, manifest.MaxFileSize+1))
-		} else {
-			data, err = os.ReadFile(file)
-		}
-		if err != nil {
-			return nil, err
-		}
-		got, err := manifest.Parse(file, data)
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		objects = append(objects, got...)
-	}
-	if len(problems) > 0 {
-		return nil, &exitError{code: exitFailure, err: errors.Join(problems...), hint: "nothing was applied"}
-	}
-	if len(objects) == 0 {
-		return nil, usagef("%s declares no object", strings.Join(paths, ", "))
-	}
-	return objects, nil
-}
+// nothingChanged follows every refusal of a batch.
+const nothingChanged = "nothing was changed"
 
-// expand turns folders into their manifest files, sorted.
-func expand(paths []string) (files []string, err error) {
-	for _, p := range paths {
-		if p == "-" {
-			files = append(files, p)
-			continue
-		}
-		err := filepath.WalkDir(p, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			if ext := filepath.Ext(path); path == p || ext == ".yaml" || ext == ".yml" || ext == ".json" {
-				files = append(files, path)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return files, nil
-}
-
-// locate gives the violations of a refused batch their place in the files: the
-// server names fields as changes[3].put_service.ports.
+// locate gives the refusal of a batch its place in the files: the server names
+// fields as changes[3].put_service.ports, at the head of its message too.
 func locate(err error, objects []manifest.Object) error {
 	s, ok := status.FromError(err)
-	if !ok {
+	if !ok || !answered(s) {
 		return err
 	}
 	var problems []error
-	for _, d := range s.Details() {
-		bad, ok := d.(*errdetails.BadRequest)
-		if !ok {
-			continue
-		}
-		for _, v := range bad.GetFieldViolations() {
-			var i int
-			if n, _ := fmt.Sscanf(v.GetField(), "changes[%d]", &i); n != 1 || i < 0 || i >= len(objects) {
-				continue
-			}
-			_, field, _ := strings.Cut(v.GetField(), ".")
-			_, field, _ = strings.Cut(field, ".")
-			problems = append(problems, objects[i].Problem(field, v.GetReason(), v.GetDescription()))
+	for _, v := range violations(s) {
+		if o, field, ok := placeOf(v.GetField(), objects); ok {
+			rule := strings.ReplaceAll(strings.ToLower(v.GetReason()), "_", "-")
+			problems = append(problems, o.Problem(field, rule, v.GetDescription()))
 		}
 	}
 	if len(problems) == 0 {
-		return err
+		where, what, _ := strings.Cut(s.Message(), ": ")
+		o, _, ok := placeOf(where, objects)
+		if !ok {
+			return err
+		}
+		problems = append(problems, fmt.Errorf("%s:%d: %s: %s", o.File, o.Line, objectName(*o), plain(what)))
 	}
-	return &exitError{code: exitFailure, err: errors.Join(problems...), hint: "nothing was applied"}
+	return &exitError{code: exitOf(s), err: errors.Join(problems...), hint: nothingChanged}
+}
+
+// placeOf reads changes[3].put_service.ports: the object, and the field in it.
+func placeOf(path string, objects []manifest.Object) (o *manifest.Object, field string, ok bool) {
+	var i int
+	if n, _ := fmt.Sscanf(path, "changes[%d]", &i); n != 1 || i < 0 || i >= len(objects) {
+		return nil, "", false
+	}
+	_, field, _ = strings.Cut(path, ".")
+	_, field, _ = strings.Cut(field, ".")
+	return &objects[i], field, true
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // target is how to reach one control plane, and as whom: a command-line
@@ -16,6 +17,7 @@ type target struct {
 	API         string `json:"api"`
 	XDS         string `json:"xds"`
 	DNS         string `json:"dns"`
+	HTTP        string `json:"http,omitempty"`
 	Zone        string `json:"dnsZone,omitempty"` // DNS apex
 	TrustDomain string `json:"trustDomain"`
 	Region      string `json:"region,omitempty"`
@@ -25,6 +27,14 @@ type target struct {
 	// Workload's documents, for bootstraps: clients are not operators.
 	WorkloadCert string `json:"workloadCert,omitempty"`
 	WorkloadKey  string `json:"workloadKey,omitempty"`
+}
+
+// where names the API for messages.
+func (t target) where() string {
+	if t.Name == "" {
+		return t.API
+	}
+	return t.API + " (context " + t.Name + ")"
 }
 
 // contextDir is where contexts live: one file each, and `current` names one.
@@ -53,7 +63,10 @@ func loadTarget(name string) (target, error) {
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, filepath.Base(name)+".json"))
 	if err != nil {
-		return target{}, &exitError{code: exitUsage, err: fmt.Errorf("context %q: %w", name, err),
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("there is no context %q; known: %s", name, strings.Join(contextNames(dir), ", "))
+		}
+		return target{}, &exitError{code: exitUsage, err: err,
 			hint: "start `sightline dev`, or give --api, --cert, --key and --bundle"}
 	}
 	t := target{Name: name}
@@ -61,6 +74,19 @@ func loadTarget(name string) (target, error) {
 		return target{}, fmt.Errorf("context %q is not readable: %w", name, err)
 	}
 	return t, nil
+}
+
+// contextNames lists the contexts there are.
+func contextNames(dir string) []string {
+	var out []string
+	files, _ := filepath.Glob(filepath.Join(dir, "*.json")) // the pattern is well-formed
+	for _, f := range files {
+		out = append(out, strings.TrimSuffix(filepath.Base(f), ".json"))
+	}
+	if len(out) == 0 {
+		return []string{"none"}
+	}
+	return out
 }
 
 // saveTarget writes a context and makes it the current one. The function that
@@ -78,7 +104,7 @@ func saveTarget(t target) (undo func(), err error) {
 		return nil, err
 	}
 	file, current := filepath.Join(dir, t.Name+".json"), filepath.Join(dir, "current")
-	before, _ := os.ReadFile(current)
+	before, _ := os.ReadFile(current) // there may be none
 	if err := errors.Join(replaceFile(file, raw), replaceFile(current, []byte(t.Name))); err != nil {
 		return nil, err
 	}
@@ -87,7 +113,10 @@ func saveTarget(t target) (undo func(), err error) {
 			return // another process of the same kind has taken over
 		}
 		_ = os.Remove(file)
-		if len(before) > 0 && string(before) != t.Name {
+		if now, _ := os.ReadFile(current); string(now) != t.Name {
+			return // another context has been chosen since
+		}
+		if _, err := os.Stat(filepath.Join(dir, string(before)+".json")); len(before) > 0 && string(before) != t.Name && err == nil {
 			_ = replaceFile(current, before)
 		} else {
 			_ = os.Remove(current)
@@ -95,11 +124,19 @@ func saveTarget(t target) (undo func(), err error) {
 	}, nil
 }
 
-// replaceFile writes a file whole or not at all.
+// replaceFile writes a file whole or not at all, also beside another process
+// that does the same.
 func replaceFile(path string, content []byte) error {
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, content, 0o600); err != nil {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
 		return err
 	}
-	return os.Rename(tmp, path)
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,8 +30,11 @@ It listens on loopback, and removes its state when it ends.`,
 			}
 			cfg.Self, cfg.Envoy = self, findEnvoy()
 			cfg.Announce = announce
-			if cfg.Speed <= 0 {
+			switch {
+			case cfg.Speed <= 0:
 				return usagef("--speed has to be above 0")
+			case !slices.Contains(demo.Scenarios, cfg.Scenario):
+				return usagef("--scenario %q is not one of %s", cfg.Scenario, strings.Join(demo.Scenarios, ", "))
 			}
 			return demo.Run(cmd.Context(), cfg)
 		},
@@ -55,7 +59,7 @@ It listens on loopback, and removes its state when it ends.`,
 // announce makes the demo the current command-line context.
 func announce(x demo.Access) (undo func(), err error) {
 	return saveTarget(target{
-		Name: "demo", API: x.API, XDS: x.XDS, DNS: x.DNS, Zone: x.Zone, TrustDomain: x.TrustDomain, Region: "local",
+		Name: "demo", API: x.API, XDS: x.XDS, DNS: x.DNS, HTTP: x.HTTP, Zone: x.Zone, TrustDomain: x.TrustDomain, Region: "local",
 		Cert: x.Cert, Key: x.Key, Bundle: x.Bundle, WorkloadCert: x.WorkloadCert, WorkloadKey: x.WorkloadKey,
 	})
 }

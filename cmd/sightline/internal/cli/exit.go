@@ -23,7 +23,8 @@ const (
 	exitDegraded    = 6
 )
 
-// exitError is an error that chose its exit code, and may say what to do.
+// exitError is an error that chose its exit code, and may say what to do. An
+// empty text means that all has been said.
 type exitError struct {
 	code int
 	err  error
@@ -63,32 +64,26 @@ func report(w io.Writer, err error) int {
 	return exitFailure
 }
 
-// reportStatus prints what a server refused: the message with its SL code, and
-// each bad field with its rule.
+// reportStatus prints what a server refused: its message, which ends in what to
+// do and the SL code, and each bad field that the message does not name.
 func reportStatus(w io.Writer, s *status.Status) int {
-	code := ""
-	var fields []string
-	for _, d := range s.Details() {
-		switch d := d.(type) {
-		case *errdetails.ErrorInfo:
-			code = d.GetMetadata()["code"]
-		case *errdetails.BadRequest:
-			for _, v := range d.GetFieldViolations() {
-				fields = append(fields, fmt.Sprintf("%s: %s", v.GetField(), v.GetDescription()))
-			}
+	fmt.Fprintf(w, "error: %s\n", plain(s.Message()))
+	for _, v := range violations(s) {
+		if f := v.GetField() + ": " + v.GetDescription(); !strings.Contains(s.Message(), f) {
+			fmt.Fprintf(w, "  %s\n", plain(f))
 		}
 	}
-	if code != "" {
-		code += " "
-	}
-	fmt.Fprintf(w, "error: %s%s\n", code, s.Message())
-	for _, f := range fields {
-		if !strings.Contains(s.Message(), f) {
-			fmt.Fprintf(w, "  %s\n", f)
-		}
-	}
+	return exitOf(s)
+}
+
+// exitOf is the exit code of a status. A server that answered was reached, also
+// when it says that something of it is unavailable.
+func exitOf(s *status.Status) int {
 	switch s.Code() {
 	case codes.Unavailable:
+		if answered(s) {
+			return exitFailure
+		}
 		return exitUnreachable
 	case codes.DeadlineExceeded:
 		return exitTimeout
@@ -96,4 +91,24 @@ func reportStatus(w io.Writer, s *status.Status) int {
 		return exitRefused
 	}
 	return exitFailure
+}
+
+// answered reports whether a Sightline server made the status.
+func answered(s *status.Status) bool {
+	for _, d := range s.Details() {
+		if _, ok := d.(*errdetails.ErrorInfo); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// violations are the fields that a server found bad.
+func violations(s *status.Status) (out []*errdetails.BadRequest_FieldViolation) {
+	for _, d := range s.Details() {
+		if bad, ok := d.(*errdetails.BadRequest); ok {
+			out = append(out, bad.GetFieldViolations()...)
+		}
+	}
+	return out
 }

@@ -26,3 +26,18 @@ func (a *app) splitInstance(arg string) (namespace, service, instance string, er
 	}
 	return parts[0], parts[1], parts[2], nil
 }
+
+// shown is the name of an instance: its label, or its uid without one.
+func shown(label, uid string) string {
+	if label == "" {
+		return uid
+	}
+	return label
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
@@ -13,17 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
-)
-
-const (
-	// reconnect bounds the pauses between attempts to hold a registration.
-	reconnectMin = 250 * time.Millisecond
-	reconnectMax = 5 * time.Second
 )
 
 type registration struct {
@@ -37,28 +28,22 @@ func (a *app) registerCommand() *cobra.Command {
 	var r registration
 	cmd := &cobra.Command{
 		Use: "register NS/SVC", Short: "Register an instance and hold its lease until Ctrl-C", Args: cobra.ExactArgs(1),
-		Long: "Registers an instance of a service and renews its lease for as long as the command runs.\nWhen it ends the instance is deregistered; when it is killed the lease lapses.\nA control plane that goes away is waited for: clients keep the instance meanwhile.",
-		Example: "  sightline instance register shop/checkout --address 10.0.0.7:8443 --zone a\n" +
+		Long: `Registers an instance of a service and renews its lease for as long as the command
+runs. When it ends the instance is deregistered; when it is killed the lease
+lapses. The first contact has to succeed within --timeout; a control plane that
+goes away later is waited for, and clients keep the instance meanwhile.`,
+		Example: "  sightline instance register shop/checkout --address 10.0.0.7:8443 --zone a \\\n" +
+			"    --identity spiffe://sightline.test/ns/shop/sa/checkout\n" +
 			"  sightline instance register shop/checkout --address 10.0.0.7 --port grpc=8443 --label checkout-7",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace, service, err := a.splitService(args[0])
 			if err != nil {
 				return err
 			}
-			t, err := a.target()
-			if err != nil {
-				return err
+			if r.address == "" {
+				return usagef("where is the instance? Give --address IP, or --address IP:PORT")
 			}
-			conn, err := a.dial(t)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			i, err := r.instance(cmd.Context(), conn, namespace, service)
-			if err != nil {
-				return a.explain(err, t)
-			}
-			return a.hold(cmd.Context(), conn, i, r.grace)
+			return a.register(cmd.Context(), r, namespace, service)
 		},
 	}
 	f := cmd.Flags()
@@ -72,8 +57,48 @@ func (a *app) registerCommand() *cobra.Command {
 	f.Uint32Var(&r.weight, "weight", 100, "base weight, 1..1000")
 	f.DurationVar(&r.lease, "lease", 0, "lease, 5s..10m (default: the contract's)")
 	f.DurationVar(&r.grace, "grace", 0, "keep the row this long after leaving, as draining")
-	_ = cmd.MarkFlagRequired("address")
 	return cmd
+}
+
+// register makes the first contact within the timeout, and then holds.
+func (a *app) register(ctx context.Context, r registration, namespace, service string) error {
+	t, err := a.target()
+	if err != nil {
+		return err
+	}
+	conn, err := a.dial(t)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	h := holder{app: a, conn: conn, grace: r.grace}
+	first, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if h.instance, err = r.instance(first, conn, namespace, service); err != nil {
+		return a.explain(err, conn, t)
+	}
+	if err := h.hold(ctx); err != nil {
+		return a.explain(flagged(err, t.TrustDomain, h.instance), conn, t)
+	}
+	return nil
+}
+
+// flagged names the flag of a field that the server refused.
+func flagged(err error, trustDomain string, i *registryv1.Instance) error {
+	s, ok := status.FromError(err)
+	if !ok || len(violations(s)) == 0 {
+		return err
+	}
+	var problems []error
+	hint := "see: sightline instance register --help"
+	for _, v := range violations(s) {
+		field, _, _ := strings.Cut(strings.TrimPrefix(v.GetField(), "register."), "[")
+		problems = append(problems, fmt.Errorf("--%s: %s", strings.TrimSuffix(field, "s"), v.GetDescription()))
+		if field == "identity" && trustDomain != "" {
+			hint = fmt.Sprintf("for example: --identity spiffe://%s/ns/%s/sa/%s", trustDomain, i.GetNamespace(), i.GetService())
+		}
+	}
+	return &exitError{code: exitFailure, err: errors.Join(problems...), hint: hint}
 }
 
 // instance builds the registration. The port of --address belongs to the
@@ -114,72 +139,6 @@ func (r registration) instance(ctx context.Context, conn *grpc.ClientConn, names
 		i.Ports = append(i.Ports, &registryv1.PortNumber{Name: ports[0].GetName(), Number: uint32(n)})
 	}
 	return i, nil
-}
-
-// hold keeps the instance registered until the context ends, then deregisters
-// it. A refusal ends it at once; a control plane that is away is waited for.
-func (a *app) hold(ctx context.Context, conn *grpc.ClientConn, i *registryv1.Instance, grace time.Duration) error {
-	pause := reconnectMin
-	for {
-		began := time.Now()
-		err := a.holdOnce(ctx, conn, i, grace)
-		switch s := status.Code(err); {
-		case ctx.Err() != nil:
-			return err
-		case s != codes.Unavailable && s != codes.OK && !errors.Is(err, io.EOF):
-			return err
-		}
-		if time.Since(began) > reconnectMax {
-			pause = reconnectMin
-		}
-		fmt.Fprintf(a.err, "the control plane is away (%v); trying again\n", err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause/2 + rand.N(pause/2)):
-		}
-		pause = min(2*pause, reconnectMax)
-	}
-}
-
-// holdOnce is one stream: register, wait, and deregister if we are the one who ends it.
-func (a *app) holdOnce(ctx context.Context, conn *grpc.ClientConn, i *registryv1.Instance, grace time.Duration) error {
-	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	stream, err := registryv1.NewRegistryServiceClient(conn).HoldInstance(streamCtx)
-	if err != nil {
-		return err
-	}
-	_ = stream.Send(&registryv1.HoldInstanceRequest{Frame: &registryv1.HoldInstanceRequest_Register{Register: i}}) // a failure's reason is in Recv
-	first, err := stream.Recv()
-	if err != nil {
-		if status.Code(err) == codes.NotFound && i.GetUid() != "" {
-			i.Uid = "" // that incarnation is gone: the next attempt is a new one
-			return status.Error(codes.Unavailable, err.Error())
-		}
-		return err
-	}
-	i.Uid = first.GetInstance().GetUid()
-	name := instanceName(first.GetInstance())
-	fmt.Fprintf(a.out, "%s registered as %s, lease %s\n", name, i.GetUid(), first.GetLease().AsDuration())
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-time.After(first.GetLease().AsDuration() / 3):
-			_ = stream.Send(&registryv1.HoldInstanceRequest{})
-			if _, err := stream.Recv(); err != nil {
-				return err
-			}
-		}
-	}
-	_ = stream.Send(&registryv1.HoldInstanceRequest{Frame: &registryv1.HoldInstanceRequest_Deregister{Deregister: durationpb.New(grace)}})
-	leaving := time.AfterFunc(a.timeout, cancel)
-	defer leaving.Stop()
-	if _, err := stream.Recv(); err != nil {
-		return fmt.Errorf("%s could not be deregistered, its lease lapses instead: %w", name, err)
-	}
-	fmt.Fprintf(a.out, "%s deregistered\n", name)
-	return nil
 }
 
 // instanceName is the name that commands take and print.

@@ -2,28 +2,30 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/sightlinedev/sightline/identity/svid"
 )
 
-// Main runs one command line and returns the process's exit code.
+// Main runs one command line and returns the process's exit code. SIGINT and
+// SIGTERM ask the command to end; a second one ends the process.
 func Main(version string, args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	a := &app{version: version, in: in, out: out, err: errOut}
+	context.AfterFunc(ctx, stop)
+	return run(ctx, version, args, in, out, errOut)
+}
+
+// run is Main under a context of the caller's.
+func run(ctx context.Context, version string, args []string, in io.Reader, out, errOut io.Writer) int {
+	a := &app{version: version, self: os.Args[0], in: in, out: out, err: errOut}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(in)
@@ -35,6 +37,7 @@ func Main(version string, args []string, in io.Reader, out, errOut io.Writer) in
 // app is what all commands share: the global flags and the streams.
 type app struct {
 	version  string
+	self     string // how the binary was called, for hints
 	in       io.Reader
 	out, err io.Writer
 
@@ -58,7 +61,12 @@ func (a *app) root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sightline", Short: "Service discovery and health control plane", Long: rootLong,
 		SilenceErrors: true, SilenceUsage: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error { return a.printer().check() },
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if a.timeout <= 0 {
+				return usagef("--timeout %s has to be above 0", a.timeout)
+			}
+			return a.printer().check()
+		},
 	}
 	f := cmd.PersistentFlags()
 	f.StringVarP(&a.format, "output", "o", env("SIGHTLINE_OUTPUT", "table"), "output format: "+strings.Join(formats, ", "))
@@ -88,8 +96,13 @@ func (a *app) root() *cobra.Command {
 func argsAreUsage(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(c *cobra.Command, args []string) error {
-			if err := check(c, args); err != nil {
-				return &exitError{code: exitUsage, err: err, hint: "usage: " + c.UseLine()}
+			if check(c, args) != nil {
+				words := strings.Fields(c.Use)[1:]
+				if len(words) == 0 {
+					words = []string{"no arguments"}
+				}
+				return &exitError{code: exitUsage, err: fmt.Errorf("%s takes %s; given: %d", c.CommandPath(), strings.Join(words, " "), len(args)),
+					hint: "usage: " + c.UseLine()}
 			}
 			return nil
 		}
@@ -100,12 +113,7 @@ func argsAreUsage(cmd *cobra.Command) {
 			if len(args) == 0 {
 				return c.Help()
 			}
-			hint := "see: " + c.CommandPath() + " --help"
-			c.SuggestionsMinimumDistance = 2
-			if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = "did you mean: " + c.CommandPath() + " " + near[0]
-			}
-			return &exitError{code: exitUsage, err: fmt.Errorf("%q is not a command of %s", args[0], c.CommandPath()), hint: hint}
+			return notACommand(c, args[0])
 		}
 	}
 	for _, sub := range cmd.Commands() {
@@ -113,68 +121,17 @@ func argsAreUsage(cmd *cobra.Command) {
 	}
 }
 
+func notACommand(parent *cobra.Command, word string) error {
+	hint := "see: " + parent.CommandPath() + " --help"
+	parent.SuggestionsMinimumDistance = 2
+	if near := parent.SuggestionsFor(word); len(near) > 0 {
+		hint = "did you mean: " + parent.CommandPath() + " " + near[0]
+	}
+	return &exitError{code: exitUsage, err: fmt.Errorf("%q is not a command of %s", word, parent.CommandPath()), hint: hint}
+}
+
 func (a *app) printer() printer {
 	return printer{out: a.out, err: a.err, format: a.format, noHeaders: a.noHeaders}
-}
-
-// target is the context in force with the flags laid over it.
-func (a *app) target() (target, error) {
-	t, err := loadTarget(a.contextArg)
-	if err != nil {
-		return target{}, err
-	}
-	for _, p := range []struct {
-		to   *string
-		from string
-	}{{&t.API, a.override.API}, {&t.Cert, a.override.Cert}, {&t.Key, a.override.Key}, {&t.Bundle, a.override.Bundle}} {
-		if p.from != "" {
-			*p.to = p.from
-		}
-	}
-	if t.API == "" || t.Cert == "" {
-		return target{}, &exitError{code: exitUsage, err: errors.New("no control plane chosen: there is no context and no --api"),
-			hint: "start one with: sightline dev    or give --api, --cert, --key and --bundle"}
-	}
-	return t, nil
-}
-
-// call dials the API, runs fn within the timeout, and says where it tried when
-// nobody answered.
-func (a *app) call(ctx context.Context, fn func(context.Context, *grpc.ClientConn, target) error) error {
-	t, err := a.target()
-	if err != nil {
-		return err
-	}
-	conn, err := a.dial(t)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	return a.explain(fn(ctx, conn, t), t)
-}
-
-func (a *app) dial(t target) (*grpc.ClientConn, error) {
-	src, err := svid.FromFiles(svid.Files{SVID: t.Cert, Key: t.Key, Bundle: t.Bundle}, 0, svid.Events{})
-	if err != nil {
-		return nil, &exitError{code: exitFailure, err: err, hint: "these are the files of --cert, --key and --bundle, or of the context"}
-	}
-	return grpc.NewClient(t.API, grpc.WithTransportCredentials(src.ClientCredentials(svid.OurServer(src.TrustDomain()))))
-}
-
-// explain adds to a connection failure what a person needs next.
-func (a *app) explain(err error, t target) error {
-	s, ok := status.FromError(err)
-	if !ok || err == nil || s.Code() != codes.Unavailable || len(s.Details()) > 0 {
-		return err
-	}
-	where := t.API
-	if t.Name != "" {
-		where += " (context " + t.Name + ")"
-	}
-	return &exitError{code: exitUnreachable, err: fmt.Errorf("the control plane at %s cannot be reached: %s", where, s.Message()),
-		hint: "clients keep routing on the views they hold; is the server running?"}
 }
 
 func env(name, fallback string) string {
@@ -187,13 +144,20 @@ func env(name, fallback string) string {
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version of this binary", Args: cobra.NoArgs,
+		Long: "Prints the version of this binary. That of the control plane is in: sightline status",
 		RunE: func(*cobra.Command, []string) error {
-			if a.format == "json" {
-				_, err := fmt.Fprintf(a.out, "{\"apiVersion\":%q,\"kind\":\"Version\",\"version\":%q}\n", apiVersion, a.version)
+			p := a.printer()
+			if p.human() {
+				_, err := fmt.Fprintln(a.out, "sightline", a.version)
 				return err
 			}
-			_, err := fmt.Fprintln(a.out, "sightline", a.version)
-			return err
+			type build struct {
+				Version  string `json:"version"`
+				Go       string `json:"go"`
+				Platform string `json:"platform"`
+			}
+			item := build{a.version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			return p.list(listing{kind: "VersionList", rows: []row{{name: a.version, item: item}}})
 		},
 	}
 }

@@ -3,18 +3,14 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 
-	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sightlinedev/sightline/identity/devca"
-	"github.com/sightlinedev/sightline/registry/manifest"
+	"github.com/sightlinedev/sightline/identity/svid"
 	"github.com/sightlinedev/sightline/server"
 )
 
@@ -39,7 +35,7 @@ func (s *serverFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&c.DNSListen, "dns-listen", "", "DNS, UDP and TCP")
 	f.StringVar(&c.HTTPListen, "http-listen", "", "/metrics, /livez, /readyz")
 	f.StringSliceVar(&c.DNSZones, "dns-zone", nil, "apex that DNS answers for (repeatable)")
-	f.StringArrayVar(&s.manifests, "manifests", nil, "NAME=FOLDER of manifests to follow (repeatable)")
+	f.StringSliceVar(&s.manifests, "manifests", nil, "NAME=FOLDER of manifests to follow (repeatable)")
 	f.StringVar(&s.outbound, "envoy-outbound", "", "where Envoys bind their outbound listener (default 127.0.0.1:15001)")
 	f.StringVar(&s.file, "config", os.Getenv("SIGHTLINE_CONFIG"), "configuration file: the flags' names with underscores, and policy.resolve")
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -65,6 +61,10 @@ the file.`,
 			if err := s.settle(cmd); err != nil {
 				return err
 			}
+			s.cfg.SVIDs.Bundle = a.override.Bundle // --bundle means the same in every command
+			if s.cfg.SVIDs == (svid.Files{}) && s.cfg.WorkloadAPI == "" {
+				s.cfg.WorkloadAPI = os.Getenv("SPIFFE_ENDPOINT_SOCKET")
+			}
 			srv, err := server.New(cmd.Context(), s.cfg)
 			if err != nil {
 				return err
@@ -76,14 +76,7 @@ the file.`,
 	s.add(f)
 	f.StringVar(&s.cfg.SVIDs.SVID, "svid", "", "the server's SVID, PEM file")
 	f.StringVar(&s.cfg.SVIDs.Key, "svid-key", "", "its key, PEM file")
-	f.StringVar(&s.cfg.SVIDs.Bundle, "svid-bundle", "", "roots of the trust domain, PEM file (also --bundle)")
-	f.StringVar(&s.cfg.WorkloadAPI, "workload-api", os.Getenv("SPIFFE_ENDPOINT_SOCKET"), "SPIFFE Workload API socket, instead of files")
-	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if s.cfg.SVIDs.Bundle == "" {
-			s.cfg.SVIDs.Bundle = a.override.Bundle // --bundle means the same in every command
-		}
-		return nil
-	}
+	f.StringVar(&s.cfg.WorkloadAPI, "workload-api", "", "SPIFFE Workload API socket, instead of files (default: $SPIFFE_ENDPOINT_SOCKET)")
 	return cmd
 }
 
@@ -111,8 +104,8 @@ other commands need no flags. Without --data its state ends with it.`,
 					return errors.Join(err, srv.Close())
 				}
 				defer undo()
-				a.devBanner(srv)
 			}
+			a.devBanner(srv, !noContext)
 			return srv.Run(cmd.Context())
 		},
 	}
@@ -124,87 +117,6 @@ other commands need no flags. Without --data its state ends with it.`,
 	return cmd
 }
 
-// settle completes the configuration from the environment and the file.
-func (s *serverFlags) settle(cmd *cobra.Command) error {
-	if s.file != "" {
-		raw, err := os.ReadFile(s.file)
-		if err != nil {
-			return err
-		}
-		values, grants, err := manifest.Settings(s.file, raw)
-		if err != nil {
-			return err
-		}
-		if err := fill(cmd.Flags(), s.file, values); err != nil {
-			return err
-		}
-		if len(grants) > 0 {
-			s.cfg.Policy = &server.Policy{}
-			for _, g := range grants {
-				s.cfg.Policy.Resolve = append(s.cfg.Policy.Resolve, server.Grant{Caller: g.Caller, Callee: g.Callee})
-			}
-		}
-	}
-	s.cfg.Manifests = map[string]string{}
-	for _, m := range s.manifests {
-		name, dir, ok := strings.Cut(m, "=")
-		if !ok || name == "" || dir == "" {
-			return usagef("--manifests %q: write NAME=FOLDER", m)
-		}
-		s.cfg.Manifests[name] = dir
-	}
-	if s.outbound != "" {
-		addr, err := netip.ParseAddrPort(s.outbound)
-		if err != nil {
-			return usagef("--envoy-outbound %q: write ip:port", s.outbound)
-		}
-		s.cfg.EnvoyOutbound = addr
-	}
-	log, err := s.logger()
-	s.cfg.Log = log
-	return err
-}
-
-// fill sets the flags that the command line left alone: from the environment,
-// else from the file. A key that is no flag is an error.
-func fill(f *pflag.FlagSet, file string, values map[string]string) (err error) {
-	for key := range values {
-		if f.Lookup(strings.ReplaceAll(key, "_", "-")) == nil {
-			return fmt.Errorf("%s: %q is not a setting", file, key)
-		}
-	}
-	f.VisitAll(func(flag *pflag.Flag) {
-		key := strings.ReplaceAll(flag.Name, "-", "_")
-		value, ok := os.LookupEnv("SIGHTLINE_" + strings.ToUpper(key))
-		if !ok {
-			value, ok = values[key]
-		}
-		if ok && !flag.Changed && err == nil {
-			if e := flag.Value.Set(value); e != nil {
-				err = fmt.Errorf("setting %s: %w", key, e)
-			}
-		}
-	})
-	return err
-}
-
-// logger writes for people on a terminal, and JSON elsewhere.
-func (s *serverFlags) logger() (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
-		return nil, usagef("--log-level %q is not one of debug, info, warn, error", s.logLevel)
-	}
-	st, err := os.Stderr.Stat()
-	terminal := err == nil && st.Mode()&os.ModeCharDevice != 0
-	switch {
-	case s.logFormat == "text", s.logFormat == "auto" && terminal:
-		return slog.New(tint.NewHandler(os.Stderr, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !terminal || os.Getenv("NO_COLOR") != ""})), nil
-	case s.logFormat == "json", s.logFormat == "auto":
-		return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})), nil
-	}
-	return nil, usagef("--log-format %q is not one of auto, text, json", s.logFormat)
-}
-
 // devTarget is the context that reaches a development server.
 func devTarget(srv *server.Server, cfg server.Config) target {
 	at := srv.Addrs()
@@ -214,7 +126,7 @@ func devTarget(srv *server.Server, cfg server.Config) target {
 	}
 	op, sample := devca.FilesOf(dir, devca.OperatorName), devca.FilesOf(dir, devca.WorkloadName)
 	t := target{
-		Name: "dev", API: at.API.String(), XDS: at.XDS.String(), DNS: at.DNS.String(), Zone: "sightline.test.",
+		Name: "dev", API: at.API.String(), XDS: at.XDS.String(), DNS: at.DNS.String(), HTTP: at.HTTP.String(), Zone: "sightline.test.",
 		TrustDomain: srv.TrustDomain(), Region: cfg.Region, Cert: op.SVID, Key: op.Key, Bundle: op.Bundle,
 		WorkloadCert: sample.SVID, WorkloadKey: sample.Key,
 	}
@@ -224,8 +136,15 @@ func devTarget(srv *server.Server, cfg server.Config) target {
 	return t
 }
 
-func (a *app) devBanner(srv *server.Server) {
+// devBanner says where everything is: to a person as a page, to a script as one
+// fact a line. chosen: the command-line context points here.
+func (a *app) devBanner(srv *server.Server, chosen bool) {
 	at := srv.Addrs()
+	if !terminal(a.out) {
+		fmt.Fprintf(a.out, "xds=%s\napi=%s\ndns=%s\nhttp=%s\nidentity=%s\ntrust_domain=%s\n",
+			at.XDS, at.API, at.DNS, at.HTTP, srv.IdentityDir(), srv.TrustDomain())
+		return
+	}
 	fmt.Fprintf(a.out, `
   sightline %s  dev                   insecure, loopback only, not for production
 
@@ -233,9 +152,8 @@ func (a *app) devBanner(srv *server.Server) {
     DNS       %s    HTTP http://%s/metrics
     identity  %s   spiffe://%s, throw-away CA, 24h
 
-    in a second terminal:
-      sightline status
-      sightline apply -f examples/shop.yaml
-
 `, a.version, at.XDS, at.API, at.DNS, at.HTTP, srv.IdentityDir(), srv.TrustDomain())
+	if chosen {
+		fmt.Fprintf(a.out, "    in a second terminal:\n      %[1]s status\n      %[1]s apply -f examples/shop.yaml\n      %[1]s resolve shop/checkout\n\n", a.self)
+	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
-	adminv1 "github.com/sightlinedev/sightline/proto/sightline/admin/v1"
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 )
 
@@ -28,7 +27,11 @@ func (a *app) serviceCommand() *cobra.Command {
 					if err != nil {
 						return err
 					}
-					return a.printer().list(serviceListing(services))
+					l := serviceListing(services)
+					if a.namespace != "" {
+						l.empty = "no services in namespace " + a.namespace + " (or none that you may see)"
+					}
+					return a.printer().list(l)
 				})
 			},
 		},
@@ -68,7 +71,7 @@ func serviceListing(services []*registryv1.Service) listing {
 		kind:    "ServiceList",
 		columns: []string{"NAME", "PORTS", "DNS", "CONTRACT", "PROFILE", "SOURCE"},
 		wide:    []string{"CONSUMES", "REVISION"},
-		empty:   "no services: register some with `sightline apply -f FILE`, or start `sightline demo`",
+		empty:   "no services: declare some with `sightline apply -f FILE`, or start `sightline demo`",
 	}
 	for _, s := range services {
 		name := s.GetNamespace() + "/" + s.GetName()
@@ -92,64 +95,6 @@ func portList(ports []*registryv1.Port) string {
 	return strings.Join(out, ",")
 }
 
-func (a *app) describeService(ctx context.Context, conn *grpc.ClientConn, namespace, name string) error {
-	svc, err := registryv1.NewRegistryServiceClient(conn).GetService(ctx, &registryv1.GetServiceRequest{Namespace: namespace, Name: name})
-	if err != nil {
-		return err
-	}
-	if a.format != "table" && a.format != "wide" {
-		return a.printer().list(serviceListing([]*registryv1.Service{svc.GetService()}))
-	}
-	why, err := adminv1.NewAdminServiceClient(conn).Explain(ctx, &adminv1.ExplainRequest{Namespace: namespace, Name: name})
-	if err != nil {
-		return err
-	}
-	s, e := svc.GetService(), why.GetService()
-	for _, l := range [][2]string{
-		{"name", s.GetNamespace() + "/" + s.GetName()},
-		{"host", s.GetName() + "." + s.GetNamespace()},
-		{"ports", portList(s.GetPorts())},
-		{"source", s.GetSource()},
-		{"contract", cell(e.GetContract())},
-		{"view", seqOf(e.GetEndpointVersion(), e.GetEndpointVersion())},
-		{"confidence", lower(e.GetConfidence().String(), "CONFIDENCE_")},
-		{"guard", guardLine(e)},
-	} {
-		fmt.Fprintf(a.out, "%-11s %s\n", l[0], l[1])
-	}
-	fmt.Fprintln(a.out)
-	return a.printer().list(explanationListing(e))
-}
-
-func guardLine(e *adminv1.ServiceExplanation) string {
-	g := e.GetGuard()
-	state := "not tripped"
-	if g.GetTripped() {
-		state = "TRIPPED"
-	}
-	return fmt.Sprintf("%s: %d of %d serving, floor %d%%", state, g.GetServing(), g.GetMembers(), g.GetFloorPercent())
-}
-
-func explanationListing(e *adminv1.ServiceExplanation) listing {
-	l := listing{
-		kind:    "InstanceExplanationList",
-		columns: []string{"NAME", "STATE", "MEMBER", "LISTED", "WEIGHT", "RULE", "DETAIL"},
-		wide:    []string{"UID"},
-		empty:   "no instances: nothing is registered for this service",
-	}
-	for _, i := range e.GetInstances() {
-		name := i.GetLabel()
-		if name == "" {
-			name = i.GetUid()
-		}
-		l.rows = append(l.rows, row{name: e.GetNamespace() + "/" + e.GetName() + "/" + name, item: i, cells: []string{
-			name, lower(i.GetState().String(), "STATE_"), fmt.Sprint(i.GetMember()), fmt.Sprint(i.GetListed()),
-			fmt.Sprint(i.GetWeight()), i.GetRule(), i.GetDetail(), i.GetUid(),
-		}})
-	}
-	return l
-}
-
 func (a *app) instanceCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "instance", Short: "Instances of the registry"}
 	list := &cobra.Command{
@@ -170,7 +115,13 @@ func (a *app) instanceCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printer().list(instanceListing(instances))
+				l := instanceListing(instances)
+				if service != "" {
+					l.empty = "no instances of " + namespace + "/" + service + ": none is registered, or there is no such service that you may see"
+				} else if namespace != "" {
+					l.empty = "no instances in namespace " + namespace + " (or none that you may see)"
+				}
+				return a.printer().list(l)
 			})
 		},
 	}
@@ -195,21 +146,25 @@ func instanceListing(instances []*registryv1.Instance) listing {
 		kind:    "InstanceList",
 		columns: []string{"NAME", "UID", "ADDRESS", "ZONE", "WEIGHT", "LEASE", "PROOF", "SOURCE"},
 		wide:    []string{"IDENTITY", "PROFILE", "REVISION"},
-		empty:   "no instances: register some with `sightline apply -f FILE` or `sightline instance register`",
+		empty:   "no instances: declare some with `sightline apply -f FILE`, or hold one with `sightline instance register`",
 	}
 	for _, i := range instances {
 		name := instanceName(i)
 		full := strings.TrimPrefix(name, "instance/")
-		lease := "none"
-		if d := i.GetLease(); d != nil && d.AsDuration() > 0 {
-			lease = d.AsDuration().String()
-		}
 		l.rows = append(l.rows, row{name: name, item: i, cells: []string{
-			full, i.GetUid(), instanceAddress(i), i.GetZone(), fmt.Sprint(i.GetWeight()), lease,
+			full, i.GetUid(), instanceAddress(i), i.GetZone(), fmt.Sprint(i.GetWeight()), leaseOf(i),
 			lower(i.GetProof().String(), "PROOF_KIND_"), i.GetSource(), i.GetIdentity(), i.GetProfile(), fmt.Sprint(i.GetRevision()),
 		}})
 	}
 	return l
+}
+
+// leaseOf is the lease that keeps an instance; declared ones have none.
+func leaseOf(i *registryv1.Instance) string {
+	if d := i.GetLease().AsDuration(); d > 0 {
+		return d.String()
+	}
+	return "none"
 }
 
 func instanceAddress(i *registryv1.Instance) string {
@@ -223,28 +178,4 @@ func instanceAddress(i *registryv1.Instance) string {
 		where += "(" + strings.Join(ports, ",") + ")"
 	}
 	return where
-}
-
-func (a *app) describeInstance(ctx context.Context, conn *grpc.ClientConn, namespace, service, instance string) error {
-	got, err := registryv1.NewRegistryServiceClient(conn).GetInstance(ctx, &registryv1.GetInstanceRequest{Namespace: namespace, Service: service, Instance: instance})
-	if err != nil {
-		return err
-	}
-	if a.format != "table" && a.format != "wide" {
-		return a.printer().list(instanceListing([]*registryv1.Instance{got.GetInstance()}))
-	}
-	why, err := adminv1.NewAdminServiceClient(conn).Explain(ctx, &adminv1.ExplainRequest{Namespace: namespace, Name: service, Instance: got.GetInstance().GetUid()})
-	if err != nil {
-		return err
-	}
-	if err := a.printer().list(instanceListing([]*registryv1.Instance{got.GetInstance()})); err != nil {
-		return err
-	}
-	for _, e := range why.GetService().GetInstances() {
-		fmt.Fprintf(a.out, "\nverdict   %s by %s: %s\nguard     %s\n", lower(e.GetState().String(), "STATE_"), e.GetRule(), e.GetDetail(), guardLine(why.GetService()))
-		for _, d := range e.GetDampers() {
-			fmt.Fprintf(a.out, "held by   %s until %s: %s\n", lower(d.GetKind().String(), "DAMPER_KIND_"), d.GetEndTime().AsTime().Local().Format("15:04:05"), d.GetDetail())
-		}
-	}
-	return nil
 }

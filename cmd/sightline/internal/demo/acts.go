@@ -30,7 +30,6 @@ func (d *director) crash(ctx context.Context) error {
 	d.instances[victim].kill()
 	killed := time.Now()
 	d.say("fault", "%s was killed (SIGKILL), its lease of %s runs out", victim, lease)
-	var verdict time.Time
 	var after *viewv1.View
 	err = d.poll(ctx, 2*withdrawnAfterKill, "the verdict on "+victim, func() (bool, error) {
 		after, err = d.resolve(ctx, services[service])
@@ -40,28 +39,50 @@ func (d *director) crash(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	verdict = time.Now()
+	verdict := time.Now()
+	why := "removed"
 	if m := member(after, victim); m != nil {
-		d.say("health", "%s/%s/%s  %s by %s: %s   view %s -> %s", namespace, services[service], victim, stateOf(m),
-			m.GetEvidence().GetRule(), m.GetEvidence().GetDetail(), seq(before.GetEndpointVersion()), seq(after.GetEndpointVersion()))
+		why = fmt.Sprintf("%s by %s: %s", stateOf(m), m.GetEvidence().GetRule(), m.GetEvidence().GetDetail())
 	}
+	d.say("health", "%s/%s/%s  %s   view %s -> %s", namespace, services[service], victim, why,
+		seq(before.GetEndpointVersion()), seq(after.GetEndpointVersion()))
 	err = d.poll(ctx, withdrawnAfterKill, victim+" to leave every caller", func() (bool, error) {
 		return len(d.ledger.holders(services[service], address)) == 0, nil
 	})
-	gone := time.Now()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	gone, holders := time.Now(), d.ledger.holders(services[service], address)
 	d.check(err == nil && gone.Sub(verdict) <= withdrawnAfterVerdict && gone.Sub(killed) <= withdrawnAfterKill,
-		"out of %d of %d callers' sets %s after the verdict (budget %s), %s after the kill (budget %s)",
-		len(d.names)-len(d.ledger.holders(services[service], address)), len(d.names),
-		round(gone.Sub(verdict)), withdrawnAfterVerdict, round(gone.Sub(killed)), withdrawnAfterKill)
+		"out of %d of %d callers' sets %s after the verdict (budget %s), %s after the kill (budget %s) %s",
+		len(d.names)-len(holders), len(d.names), round(gone.Sub(verdict)), withdrawnAfterVerdict,
+		round(gone.Sub(killed)), withdrawnAfterKill, stillHolding(holders))
+	return d.revive(ctx, service, index)
+}
+
+// revive starts a killed instance again and follows its return to every caller.
+func (d *director) revive(ctx context.Context, service, index int) error {
+	name, address := label(service, index), d.address(service, index)
 	if err := d.startInstance(service, index); err != nil {
 		return err
 	}
-	d.say("back", "%s starts again: a new instance, listed from its first good report", victim)
-	err = d.poll(ctx, backWithin, victim+" to be listed again", func() (bool, error) {
+	d.say("back", "%s starts again: a new instance, listed from its first good report", name)
+	err := d.poll(ctx, backWithin, name+" to be listed again", func() (bool, error) {
 		return len(d.ledger.holders(services[service], address)) == len(d.names), nil
 	})
-	d.check(err == nil, "listed again by all callers")
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	d.check(err == nil, "listed again by %d of %d callers", len(d.ledger.holders(services[service], address)), len(d.names))
 	return nil
+}
+
+// stillHolding names the callers that keep a claim from holding.
+func stillHolding(holders []string) string {
+	if len(holders) == 0 {
+		return ""
+	}
+	return "still held by " + strings.Join(holders, ", ")
 }
 
 // guard makes three of four replicas call themselves unready.
@@ -79,15 +100,22 @@ func (d *director) guard(ctx context.Context) error {
 		v, err = d.resolve(ctx, services[service])
 		return err == nil && v.GetGuard().GetTripped() && v.GetGuard().GetServing() <= 1, nil
 	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	g := v.GetGuard()
 	d.check(err == nil, "guard: %s/%s has %d of %d serving, below %d%%: all stay listed, confidence %s", namespace, services[service],
 		g.GetServing(), g.GetMembers(), g.GetFloorPercent(), strings.ToLower(strings.TrimPrefix(v.GetConfidence().String(), "CONFIDENCE_")))
 	_, failedBefore, _ := d.ledger.totals()
 	d.pause(ctx, 3*time.Second)
-	time.Sleep(2 * sampleEvery)
+	d.samples(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	_, failed, _ := d.ledger.totals()
 	disagree := d.disagreements()
-	d.check(len(disagree) == 0 && failed == failedBefore, "every caller still holds all 4, and no call failed %s", strings.Join(disagree, "; "))
+	d.check(len(disagree) == 0 && failed == failedBefore, "every caller still holds all 4, and %d calls failed %s",
+		failed-failedBefore, strings.Join(append(disagree, d.newFailures(failedBefore)), "; "))
 	for i := range instancesPerService - 1 {
 		if err := d.instances[label(service, i)].tell("serving"); err != nil {
 			return err
@@ -107,7 +135,10 @@ func (d *director) outage(ctx context.Context) error {
 	d.server.kill()
 	d.say("fault", "the control plane was killed (SIGKILL); callers keep the view they hold")
 	d.pause(ctx, downFor)
-	time.Sleep(2 * sampleEvery)
+	d.samples(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	ok, failed, _ := d.ledger.totals()
 	d.check(failed == failedBefore && ok > okBefore, "%d calls during its absence, %d failed %s", ok-okBefore, failed-failedBefore, d.newFailures(failedBefore))
 	began := time.Now()
@@ -147,6 +178,9 @@ func (d *director) comeBack(ctx context.Context) error {
 	err = d.poll(ctx, backWithin, "a change to reach every caller", func() (bool, error) {
 		return len(d.ledger.holders(services[service], address)) == 0, nil
 	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	d.check(err == nil, "all %d callers follow again: a withdrawal reached the last of them %s after it was made", len(d.names), round(time.Since(began)))
 	return d.instances[name].tell("serving")
 }
@@ -172,17 +206,24 @@ func (d *director) agreement(ctx context.Context) error {
 		}
 		return len(differences) == 0, nil
 	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	d.check(err == nil, "DNS, Resolve, delta and state of the world agree on every set %s", strings.Join(differences, "; "))
 	return nil
 }
 
+// newFailures says what calls failed of, if any did since there were so many.
 func (d *director) newFailures(before int) string {
 	_, failed, _ := d.ledger.totals()
 	if failed == before {
 		return ""
 	}
-	return fmt.Sprint(d.ledger.failures())
+	return "(" + strings.Join(d.ledger.failures(), ", ") + ")"
 }
+
+// samples waits until every caller has reported what it has done until now.
+func (d *director) samples(ctx context.Context) { wait(ctx, 2*sampleEvery) }
 
 func member(v *viewv1.View, label string) *viewv1.Member {
 	for _, m := range v.GetMembers() {

@@ -32,7 +32,7 @@ type Config struct {
 
 // Access is how a second terminal reaches the demo.
 type Access struct {
-	API, XDS, DNS, Zone, TrustDomain             string
+	API, XDS, DNS, HTTP, Zone, TrustDomain       string
 	Cert, Key, Bundle, WorkloadCert, WorkloadKey string
 }
 
@@ -57,22 +57,36 @@ func Run(ctx context.Context, cfg Config) error {
 		rng: rand.New(rand.NewPCG(cfg.Seed, 0)), ledger: newLedger(), instances: map[string]*process{}, //nolint:gosec // which instance is broken is no secret
 	}
 	defer d.teardown()
-	if err := d.setup(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
+	err = d.run(ctx)
+	if ctx.Err() != nil && !d.done {
+		d.say("end", "interrupted; everything stops")
+		if cfg.Assert {
+			return errors.New("interrupted before every claim was checked")
 		}
-		d.cfg.Keep = true
-		return fmt.Errorf("%w\n  state and logs: %s", err, dir)
+		return nil
 	}
-	undo, err := cfg.Announce(d.access())
+	if err != nil {
+		d.cfg.Keep = true
+		return fmt.Errorf("%w\n  state and logs are kept: %s", err, dir)
+	}
+	return nil
+}
+
+// run is everything between the state folder's making and its removal.
+func (d *director) run(ctx context.Context) error {
+	if err := d.setup(ctx); err != nil {
+		return err
+	}
+	undo, err := d.cfg.Announce(d.access())
 	if err != nil {
 		return err
 	}
 	defer undo()
-	d.banner()
-	if err := d.play(ctx); err != nil && ctx.Err() == nil {
+	d.banner(d.ledger.settle())
+	if err := d.play(ctx); err != nil {
 		return err
 	}
+	d.done = true
 	return d.finish(ctx)
 }
 
@@ -84,6 +98,9 @@ func (d *director) play(ctx context.Context) error {
 	}[d.cfg.Scenario]
 	for _, act := range acts {
 		d.pause(ctx, 3*time.Second)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err := act(ctx); err != nil {
 			return err
 		}
@@ -97,9 +114,11 @@ func (d *director) finish(ctx context.Context) error {
 	d.check(len(broken) == 0, "no caller ever saw a version go back or a set go empty %s", strings.Join(broken, "; "))
 	ok, failed, _ := d.ledger.totals()
 	d.say("traffic", "%d calls, %d failed", ok+failed, failed)
+	for _, cause := range d.ledger.failures() {
+		d.say("", "%s", cause)
+	}
 	if d.cfg.Assert && len(d.failed) > 0 {
-		d.cfg.Keep = true
-		return fmt.Errorf("%d of the demo's claims did not hold:\n  %s\n  state and logs: %s", len(d.failed), strings.Join(d.failed, "\n  "), d.layout.dir)
+		return fmt.Errorf("%d of the demo's claims did not hold:\n  %s", len(d.failed), strings.Join(d.failed, "\n  "))
 	}
 	if !d.cfg.Exit && ctx.Err() == nil {
 		fmt.Fprintln(d.cfg.Out, "\n    everything keeps running: look around in a second terminal. Ctrl-C stops it.")
@@ -111,13 +130,13 @@ func (d *director) finish(ctx context.Context) error {
 func (d *director) access() Access {
 	op, web := d.layout.identity("operator"), d.layout.identity("web")
 	return Access{
-		API: d.layout.addr(portAPI), XDS: d.layout.addr(portXDS), DNS: d.layout.addr(portDNS), Zone: zoneApex, TrustDomain: trustDomain,
+		API: d.layout.addr(portAPI), XDS: d.layout.addr(portXDS), DNS: d.layout.addr(portDNS), HTTP: d.layout.addr(portHTTP), Zone: zoneApex, TrustDomain: trustDomain,
 		Cert: op.SVID, Key: op.Key, Bundle: op.Bundle, WorkloadCert: web.SVID, WorkloadKey: web.Key,
 	}
 }
 
-func (d *director) banner() {
-	ok, failed, p99 := d.ledger.totals()
+func (d *director) banner(failedStarting int) {
+	ok, _, p99 := d.ledger.totals()
 	_, dnsPort, _ := strings.Cut(d.layout.addr(portDNS), ":")
 	kinds := "3 proxyless gRPC, 1 DNS, 1 Envoy"
 	if d.cfg.Envoy == "" {
@@ -137,7 +156,7 @@ func (d *director) banner() {
     identity  spiffe://%s   throw-away CA, 24h
 
     started   %d services, %d instances (own processes), %d callers: %s
-    traffic   %d calls so far, %d failed while starting, p99 %.0f ms
+    traffic   %d calls answered so far, %d failed while starting, p99 %.0f ms
 
     in a second terminal:
       bin/sightline status
@@ -146,7 +165,7 @@ func (d *director) banner() {
       eval "$(bin/sightline bootstrap grpc --shell)"; grpcurl -plaintext xds:///checkout.%s list
 
 `, d.layout.addr(portXDS), d.layout.addr(portAPI), d.layout.addr(portDNS), zoneApex, d.layout.addr(portHTTP), d.layout.dir, keep, trustDomain,
-		len(services), len(services)*instancesPerService, len(d.names), kinds, ok+failed, failed, p99, namespace, dnsPort, namespace, zoneApex, namespace)
+		len(services), len(services)*instancesPerService, len(d.names), kinds, ok, failedStarting, p99, namespace, dnsPort, namespace, zoneApex, namespace)
 }
 
 func addrPort(s string) netip.AddrPort {

@@ -49,6 +49,7 @@ type director struct {
 	names     []string // of the callers
 	api       *grpc.ClientConn
 	failed    []string // checks that did not hold
+	done      bool     // the scenario has been played to its end
 }
 
 // setup brings everything up: identities, server, services, instances, callers.
@@ -134,13 +135,15 @@ func (d *director) startServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	client := http.Client{Timeout: time.Second}
+	defer client.CloseIdleConnections()
 	return d.poll(ctx, readyWithin, "the server to be ready", func() (bool, error) {
 		if d.server.ended() {
 			return false, errors.New("the server ended: " + d.tail("server"))
 		}
-		resp, err := http.Get("http://" + d.layout.addr(portHTTP) + "/readyz")
+		resp, err := client.Get("http://" + d.layout.addr(portHTTP) + "/readyz")
 		if err != nil {
-			return false, nil
+			return false, nil // not yet
 		}
 		_ = resp.Body.Close()
 		return resp.StatusCode == http.StatusOK, nil
@@ -244,7 +247,7 @@ func (d *director) startEnvoy() error {
 }
 
 // waitForTraffic waits until every caller holds all instances and its calls
-// succeed; what failed while things came up is forgotten.
+// succeed.
 func (d *director) waitForTraffic(ctx context.Context) error {
 	err := d.poll(ctx, trafficWithin, "every caller to hold all instances", func() (bool, error) {
 		return d.ledger.reporting() == len(d.names) && len(d.disagreements()) == 0, d.partsAlive()
@@ -257,7 +260,7 @@ func (d *director) waitForTraffic(ctx context.Context) error {
 		_, now, _ := d.ledger.totals()
 		settled := now == failed
 		failed = now
-		time.Sleep(4 * sampleEvery)
+		wait(ctx, 4*sampleEvery)
 		return settled, nil
 	})
 }
@@ -361,7 +364,7 @@ func (d *director) say(kind, format string, args ...any) {
 
 // check prints a claim, and remembers it when it does not hold.
 func (d *director) check(held bool, format string, args ...any) {
-	if claim := fmt.Sprintf(format, args...); held {
+	if claim := strings.TrimSpace(fmt.Sprintf(format, args...)); held {
 		d.say("holds", "%s", claim)
 	} else {
 		d.say("FAILED", "%s", claim)
@@ -371,8 +374,13 @@ func (d *director) check(held bool, format string, args ...any) {
 
 // pause lets a person look; --speed shortens it.
 func (d *director) pause(ctx context.Context, t time.Duration) {
+	wait(ctx, time.Duration(float64(t)/d.cfg.Speed))
+}
+
+// wait waits for a time, or the end of the context.
+func wait(ctx context.Context, t time.Duration) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(time.Duration(float64(t) / d.cfg.Speed)):
+	case <-time.After(t):
 	}
 }

@@ -1,7 +1,9 @@
 package demo
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +19,7 @@ type ledger struct {
 	at         map[string]time.Time // by caller: when the last sample came
 	newest     map[string]string    // by caller and service: the highest version ever held
 	ok, failed int
+	starting   int     // calls that failed before settle
 	p99        float64 // worst of the newest samples
 	errors     map[string]int
 	broken     []string // versions that went back, sets that went empty
@@ -69,7 +72,17 @@ func splitVersion(v string) (epoch, seq uint64, ok bool) {
 	return epoch, seq, err1 == nil && err2 == nil
 }
 
-// totals returns the calls so far.
+// settle sets the failures apart that happened while things came up: from here
+// on each counts. It returns how many those were.
+func (l *ledger) settle() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.starting += l.failed
+	l.failed, l.errors = 0, map[string]int{}
+	return l.starting
+}
+
+// totals returns the calls so far; failed are those since settle.
 func (l *ledger) totals() (ok, failed int, p99 float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +118,7 @@ func (l *ledger) disagreeing(service string, want []string) (out []string) {
 	return out
 }
 
-// callers returns how many callers have reported within the last second.
+// reporting returns how many callers have reported within the last second.
 func (l *ledger) reporting() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,15 +130,17 @@ func (l *ledger) reporting() (n int) {
 	return n
 }
 
-// failures returns a copy of the error counts.
-func (l *ledger) failures() map[string]int {
+// failures lists what calls failed of since settle, the most frequent first.
+func (l *ledger) failures() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[string]int, len(l.errors))
-	for k, v := range l.errors {
-		out[k] = v
+	causes := slices.SortedFunc(maps.Keys(l.errors), func(a, b string) int {
+		return cmp.Or(cmp.Compare(l.errors[b], l.errors[a]), cmp.Compare(a, b))
+	})
+	for i, cause := range causes {
+		causes[i] = fmt.Sprintf("%d x %s", l.errors[cause], cause)
 	}
-	return out
+	return causes
 }
 
 // violations returns the promises broken so far.
