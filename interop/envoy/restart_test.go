@@ -64,7 +64,7 @@ func TestC16RestartEmptiesNobody(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for _, wa := range watchers {
-		wa.want, wa.conn = want, w.s.DialXDS(t, w.web)
+		wa.want, wa.conn, wa.mark = want, w.s.DialXDS(t, w.web), rawxds.NewWatermark()
 		wg.Go(func() { wa.run(ctx) })
 	}
 	defer func() { stop(); wg.Wait() }()
@@ -159,6 +159,7 @@ type watcher struct {
 	resume bool   // offers what it holds
 	want   map[string]int
 	conn   *grpc.ClientConn
+	mark   *rawxds.Watermark // no version goes down, over all of its streams
 
 	mu       sync.Mutex
 	complete int // streams on which every assignment was held
@@ -202,7 +203,7 @@ func (wa *watcher) open(ctx context.Context, old *rawxds.Client) (*rawxds.Client
 		if err != nil {
 			return nil, err
 		}
-		c.Carry(old, rawxds.EDS)
+		c.Keep(wa.mark).Carry(old, rawxds.EDS)
 		return c, c.Resume(rawxds.EDS, c.Versions(rawxds.EDS), names...)
 	}
 	c, err := rawxds.Sotw(ctx, wa.conn, node, nil)
@@ -212,6 +213,9 @@ func (wa *watcher) open(ctx context.Context, old *rawxds.Client) (*rawxds.Client
 	version := ""
 	if old != nil {
 		version = old.Version(rawxds.EDS)
+	}
+	if wa.resume { // without what it held, a client has no version to compare
+		c.Keep(wa.mark)
 	}
 	c.Carry(old, rawxds.EDS)
 	return c, c.AskFrom(rawxds.EDS, version, names...)

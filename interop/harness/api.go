@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 	resolvev1 "github.com/sightlinedev/sightline/proto/sightline/resolve/v1"
@@ -67,14 +69,19 @@ func (a *API) TryApply(changes ...*registryv1.Change) (*registryv1.ApplyResponse
 	return a.Registry.Apply(ctx, &registryv1.ApplyRequest{Changes: changes})
 }
 
-// Apply is TryApply that must succeed.
+// Apply is TryApply that must succeed. A busy disk may leave a write without an
+// answer for a second; then the same batch is sent again, as the status says.
 func (a *API) Apply(t testing.TB, changes ...*registryv1.Change) []*registryv1.ChangeResult {
 	t.Helper()
-	r, err := a.TryApply(changes...)
-	if err != nil {
-		t.Fatalf("apply %d changes: %v", len(changes), err)
+	for began := time.Now(); ; {
+		r, err := a.TryApply(changes...)
+		if err == nil {
+			return r.GetResults()
+		}
+		if status.Code(err) != codes.Unavailable || time.Since(began) > callLimit {
+			t.Fatalf("apply %d changes, the first %v: %v", len(changes), changes[0], err)
+		}
 	}
-	return r.GetResults()
 }
 
 // View is what Resolve answers for a service.

@@ -85,3 +85,15 @@ func TestGrpcurlDialsXDSTargets(t *testing.T) {
 		t.Error("the instance was never called")
 	}
 }
+
+// In production the table of methods is for readers and operators.
+func TestReflectionIsNotForEverybody(t *testing.T) {
+	t.Parallel()
+	s := harness.StartServer(t, harness.ServerConfig{Command: "server"})
+	for path, may := range map[string]bool{"/sightline/operator/o": true, "/sightline/reader/r": true, "/ns/shop/sa/web": false, "/sightline/prober/p": false} {
+		out, code := harness.RunGrpcurl(t, s.CA.Mint(t, path), s.API, "", "list")
+		if may != (code == 0) || may != strings.Contains(out, "RegistryService") {
+			t.Errorf("%s: %d, %s", path, code, out)
+		}
+	}
+}

@@ -77,6 +77,7 @@ func TestServiceComesAndGoesInOrder(t *testing.T) {
 	if rds.Sequence > cds.Sequence || rds.Sequence > eds.Sequence {
 		t.Errorf("deletion: RDS was response %d, CDS %d, EDS %d", rds.Sequence, cds.Sequence, eds.Sequence)
 	}
+	t.Logf("deletion: RDS was response %d, CDS %d, EDS %d", rds.Sequence, cds.Sequence, eds.Sequence)
 	for typ, r := range map[string]*rawxds.Response{"Cluster": cds, "assignment": eds} {
 		if after := r.At.Sub(rds.At); after < thinks {
 			t.Errorf("the %s went %s after a route that was acknowledged after %s", typ, after, thinks)
