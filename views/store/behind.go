@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -108,7 +109,7 @@ const behindBatch = 1 << 20
 // sweepEvery is how often what is too old is dropped from the store.
 const sweepEvery = time.Minute
 
-// writeBehind is the goroutine that writes without sync. It ends with its
+// writeBehind is the goroutine that writes what nobody waits for. It ends with its
 // opening, after writing what is queued; when that freezes under it, it stays
 // parked, and the next opening's goroutine goes on with the queue.
 func (s *Store) writeBehind(o *opening) {
@@ -152,7 +153,14 @@ func (s *Store) writeQueued(o *opening, r *retention) bool {
 			}
 		}
 	}
-	if err := b.Commit(pebble.NoSync); err != nil {
+	// Views are synced, since Pebble keeps what is not in the process's own
+	// memory: a killed process would come back with a view that callers have
+	// left behind. Nobody waits for it; it is one sync for all that was queued.
+	sync := pebble.NoSync
+	if slices.ContainsFunc(items, func(it behindItem) bool { return it.queue == Views }) {
+		sync = pebble.Sync
+	}
+	if err := b.Commit(sync); err != nil {
 		for _, it := range items {
 			s.dropped(it.queue)
 		}

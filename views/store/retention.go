@@ -41,9 +41,14 @@ func (r *retention) report(err error) {
 	}
 }
 
-// cutRing empties the ring, whose entries up to now have a hole after them.
+// cutRing empties the ring, whose entries up to now have a hole after them, and
+// marks the epoch: no view stored in it can be taken for the newest of its
+// service any more.
 func (r *retention) cutRing(b *pebble.Batch) {
-	r.report(b.DeleteRange([]byte{prefixChange}, []byte{prefixChange + 1}, nil))
+	r.report(errors.Join(
+		b.DeleteRange([]byte{prefixChange}, []byte{prefixChange + 1}, nil),
+		setJSON(b, []byte{prefixGap}, r.s.epoch),
+	))
 }
 
 func (r *retention) sweep(now time.Time) {

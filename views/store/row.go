@@ -18,6 +18,7 @@ const (
 	prefixChange     = 'c' // epoch seq
 	prefixDesired    = 'd' // kind namespace name [uid]; the kinds are registry.RowKind
 	prefixCheckpoint = 'k' // namespace service
+	prefixGap        = 'g' // nothing: the last epoch in which a view was not kept
 	prefixLatest     = 'l' // namespace service
 	prefixNumbers    = 'n' // copy
 	prefixPrevious   = 'p' // as prefixDesired: the row's previous good value

@@ -130,15 +130,30 @@ func (s *Store) ViewAt(ctx context.Context, n registry.Name, v views.Version) (f
 
 // LatestViews returns what the Publisher starts from: the newest stored
 // versions and hashes of every service that was not deleted. Damaged entries
-// are left out and counted; their services are stamped anew.
+// are left out and counted; their services are stamped anew. So are those of an
+// epoch in which a view was dropped, which is why they come without hashes: a
+// view that is equal to one stored before the dropped one must not take its
+// version, which callers have left behind.
 func (s *Store) LatestViews(ctx context.Context) (newest map[registry.Name]views.Stored, damaged int, err error) {
 	newest = make(map[registry.Name]views.Stored)
+	var gap uint64
+	err = s.scan(ctx, prefixRange(prefixGap), false, func(key, value []byte) bool {
+		if unsealJSON(key, value, &gap) != nil {
+			gap = s.epoch // which epoch it was cannot be told
+		}
+		return true
+	})
+	if err != nil {
+		return newest, 0, err
+	}
 	err = s.scan(ctx, prefixRange(prefixLatest), false, func(key, value []byte) bool {
 		var l latest
 		n, _, ok := cutName(key[1:])
 		switch {
 		case !ok || unsealJSON(key, value, &l) != nil:
 			damaged++
+		case !l.Deleted && l.Version.Epoch <= gap:
+			newest[n] = views.Stored{Endpoint: l.Stored.Endpoint, Config: l.Stored.Config}
 		case !l.Deleted:
 			newest[n] = l.Stored
 		}

@@ -197,3 +197,53 @@ func TestTheViewOfAnEarlierStartExpires(t *testing.T) {
 		t.Error("the newest view is never dropped")
 	}
 }
+
+// TestAKilledProcessForgetsNoView: what was published a moment before a crash
+// is the newest at the next start, so that an older view's version cannot come
+// back with a view that happens to be equal to it.
+func TestAKilledProcessForgetsNoView(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	s, l := open(t, fs, nil)
+	first := publication(views.Version{Epoch: l.Epoch, Seq: 1}, nil, 1)
+	second := publication(views.Version{Epoch: l.Epoch, Seq: 2}, first.New, 2)
+	s.PutView(first)
+	s.PutView(second)
+	settle(t, s)
+	dead := fs.CrashClone(vfs.CrashCloneCfg{}) // nothing that was not synced
+	s, _ = open(t, dead, nil)
+	newest, _, err := s.LatestViews(t.Context())
+	if err != nil || newest[checkout].Endpoint.Seq != 2 {
+		t.Errorf("after the crash the newest view is %+v, want seq 2 (%v)", newest[checkout], err)
+	}
+}
+
+// TestAfterADroppedViewVersionsAreNotKept: a service whose newest view may be
+// the dropped one is stamped anew at the next start, once.
+func TestAfterADroppedViewVersionsAreNotKept(t *testing.T) {
+	fs := vfs.NewMem()
+	small := func(c *Config) { c.QueueBytes = 1 << 15 }
+	s, l := open(t, fs, small)
+	first := publication(views.Version{Epoch: l.Epoch, Seq: 1}, nil, 1)
+	s.PutView(first)
+	settle(t, s)
+	s.PutView(publication(views.Version{Epoch: l.Epoch, Seq: 2}, first.New, 1<<12)) // too large for the queue
+	s.PutView(publication(views.Version{Epoch: l.Epoch, Seq: 3}, nil, 1))
+	settle(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, l = open(t, fs, small)
+	newest, _, err := s.LatestViews(t.Context())
+	if got, ok := newest[checkout]; err != nil || !ok || got.EndpointHash != [32]byte{} {
+		t.Errorf("after a dropped view: %+v %v %v, want the service known and its hash not", got, ok, err)
+	}
+	s.PutView(publication(views.Version{Epoch: l.Epoch, Seq: 9}, nil, 1))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, _ = open(t, fs, small)
+	newest, _, err = s.LatestViews(t.Context())
+	if newest[checkout].EndpointHash == [32]byte{} || err != nil {
+		t.Errorf("the epoch after: %+v %v, want its hash", newest[checkout], err)
+	}
+}
