@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
@@ -108,7 +109,9 @@ func (c *dnsCaller) pick(service string) (*grpc.ClientConn, error) {
 	if conn := c.conns[address]; conn != nil {
 		return conn, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	// An impatient client: an address that comes back is tried again soon.
+	patience := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.5, MaxDelay: 300 * time.Millisecond}, MinConnectTimeout: time.Second}
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithConnectParams(patience), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {
 		c.conns[address] = conn
 	}
