@@ -67,7 +67,7 @@ func TestServerRefusesWhatIsNotSafe(t *testing.T) {
 		"no identity":                    {[]string{"--svid", "--bundle"}, []string{"server", "--data", dir, "--dns-zone", "sightline.test."}},
 		"no data folder":                 {[]string{"--data"}, append([]string{"server"}, files...)},
 		"no zone":                        {[]string{"--dns-zone"}, append([]string{"server", "--data", dir}, files[:6]...)},
-		"an open address without policy": {[]string{"--xds-listen", "--policy"}, append([]string{"server", "--data", dir, "--xds-listen", "0.0.0.0:0"}, files...)},
+		"an open address without policy": {[]string{"--xds-listen", "policy"}, append([]string{"server", "--data", dir, "--xds-listen", "0.0.0.0:0"}, files...)},
 		"dev on an open address":         {[]string{"--api-listen", "loopback"}, []string{"dev", "--no-context", "--data", dir, "--api-listen", "0.0.0.0:0"}},
 		"a key that is not there":        {[]string{"nowhere.key"}, append(append([]string{"server", "--data", dir}, files...), "--svid-key", filepath.Join(dir, "nowhere.key"))},
 	} {
