@@ -31,14 +31,18 @@ const (
 	enough = 0.9
 	// shortBudget is what -short may take in all, leaving some of its minute.
 	shortBudget = 50 * time.Second
+	// warmUp is the number of changes before the first round.
+	warmUp = 40
 	// turnOverhead is what a turn takes beside its load.
-	turnOverhead = 700 * time.Millisecond
+	turnOverhead = 400 * time.Millisecond
 )
 
 func estateLoad(s settings) load {
-	l := load{services: 450, instances: 133, streams: 5000, each: 10, every: estateEvery, rounds: 5, length: 12 * time.Second}
+	// Many short turns rather than a few long ones: what else the machine does
+	// then meets all sides.
+	l := load{services: 450, instances: 133, streams: 5000, each: 10, every: estateEvery, rounds: 15, length: 4 * time.Second}
 	if s.short {
-		l.streams, l.rounds, l.length = 2000, 3, 4*time.Second
+		l.streams, l.rounds, l.length = 1500, 7, 1500*time.Millisecond
 	}
 	if s.streams > 0 {
 		l.streams = s.streams
@@ -102,7 +106,7 @@ func fanoutEstate(ctx context.Context, s settings, r *report) error {
 	}
 	if s.short { // what connecting took on this machine comes off the turns
 		left := (shortBudget - time.Since(r.began)) / time.Duration(l.rounds*len(pairs))
-		l.length = min(max(left-turnOverhead, 2*time.Second), l.length)
+		l.length = min(max(left-turnOverhead, time.Second), l.length)
 	}
 	if err := takeTurns(ctx, pairs, l, r); err != nil {
 		return err
@@ -152,17 +156,24 @@ func (p *pair) open(l load, dir, profile string) error {
 	return err
 }
 
-// connect opens streams, and returns what the server uses then.
+// connect opens streams, and returns what the server holds then.
 func (p *pair) connect(o order) (reply, error) {
 	if _, err := p.clients.tell(o); err != nil {
 		return reply{}, err
 	}
-	return p.server.tell(order{Do: doUsage})
+	return p.server.tell(order{Do: doMemory})
 }
 
 // takeTurns runs the rounds. The order of the sides changes from round to round.
 func takeTurns(ctx context.Context, pairs []*pair, l load, r *report) error {
 	next := make(map[string]int) // number of a side's next change
+	for _, p := range pairs {
+		// A first turn, not counted: heaps and pools come to their sizes.
+		next[p.name] = warmUp
+		if _, err := p.turn(schedule(1, warmUp, l.services), l); err != nil {
+			return err
+		}
+	}
 	for round := range l.rounds {
 		for i := range pairs {
 			if err := ctx.Err(); err != nil {

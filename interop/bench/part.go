@@ -43,7 +43,8 @@ type order struct {
 const (
 	doStart   = "start"   // server: listen, with the estate of the start
 	doLoad    = "load"    // server: publish the changes
-	doUsage   = "usage"   // server: what it has used
+	doUsage   = "usage"   // server: what CPU it has used
+	doMemory  = "memory"  // server: what memory it holds
 	doConnect = "connect" // clients: open the streams
 	doCollect = "collect" // clients: what arrived since the last time
 	doEnd     = "end"
@@ -165,16 +166,18 @@ func newPart(ctx context.Context, name string) (func(order) (reply, error), erro
 	return nil, fmt.Errorf("there is no part %q", name)
 }
 
-// usage is what this process has used. Freed memory is given back first, so
-// that what is resident is what is held.
+// usage is the CPU that this process has used.
 func usage() (reply, error) {
-	debug.FreeOSMemory()
 	cpu, err := cpuTime()
-	if err != nil {
-		return reply{}, err
-	}
+	return reply{CPU: cpu}, err
+}
+
+// memory is what this process holds. Freed memory is given back first, so that
+// nothing else is resident.
+func memory() (reply, error) {
+	debug.FreeOSMemory()
 	rss, err := residentBytes()
-	return reply{CPU: cpu, RSS: rss}, err
+	return reply{RSS: rss}, err
 }
 
 // cpuTime is the process's user and system time.

@@ -50,6 +50,8 @@ func (p *serverPart) obey(o order) (reply, error) {
 		return p.load(o)
 	case doUsage:
 		return usage()
+	case doMemory:
+		return memory()
 	case doEnd:
 		if p.profile != nil {
 			pprof.StopCPUProfile()

@@ -88,8 +88,16 @@ func transportOptions(s *svid.Source) []grpc.ServerOption {
 			MaxConnectionIdle: time.Duration(math.MaxInt64)}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: t.MinClientPing, PermitWithoutStream: true}),
 		grpc.StreamInterceptor(identify),
+		grpc.ReadBufferSize(xdsReadBuffer),
+		grpc.StaticStreamWindowSize(xdsWindow), grpc.StaticConnWindowSize(xdsWindow),
 	}
 }
+
+// The same as in the server, where they are explained.
+const (
+	xdsWindow     = 64 << 10
+	xdsReadBuffer = 4 << 10
+)
 
 // identify puts the verified caller into a stream's context, as the server's
 // interceptor does.
