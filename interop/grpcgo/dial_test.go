@@ -21,7 +21,7 @@ func TestC45FormsOfATarget(t *testing.T) {
 	w.serve("ledger.shop", "ledger")
 	for _, target := range []string{"orders.shop", "orders.shop:9090", "ledger.shop"} {
 		c := w.dial(target)
-		name, err, took := answers(c, 10*time.Second)
+		name, took, err := answers(c, 10*time.Second)
 		if err != nil || name != target[:len("orders")] {
 			t.Errorf("%s: answered by %q, %v", target, name, err)
 		}
@@ -31,11 +31,11 @@ func TestC45FormsOfATarget(t *testing.T) {
 	}
 	// An authority of one's own is matched as a whole, and never reaches a service
 	// that was not dialled.
-	name, err, _ := answers(w.dial("orders.shop", grpc.WithAuthority("ledger.shop")), 5*time.Second)
+	name, _, err := answers(w.dial("orders.shop", grpc.WithAuthority("ledger.shop")), 5*time.Second)
 	if name == "ledger" {
 		t.Errorf("authority ledger.shop on target orders.shop was answered by ledger, %v", err)
 	}
-	name, err, _ = answers(w.dial("orders.shop", grpc.WithAuthority("orders.shop")), 5*time.Second)
+	name, _, err = answers(w.dial("orders.shop", grpc.WithAuthority("orders.shop")), 5*time.Second)
 	if name != "orders" {
 		t.Errorf("authority orders.shop on target orders.shop: %q, %v", name, err)
 	}
@@ -60,7 +60,7 @@ func TestC45UnknownNameRecovers(t *testing.T) {
 	}
 	results := make(chan outcome)
 	ask := func(target string, c *harness.Caller) {
-		_, err, took := answers(c, 2*ownTimer)
+		_, took, err := answers(c, 2*ownTimer)
 		results <- outcome{target, err, took}
 	}
 	go ask("late.shop", late)
@@ -111,7 +111,7 @@ func TestC05IdleChannelComesBack(t *testing.T) {
 			}
 			return nil
 		})
-		name, err, took := answers(c, 10*time.Second)
+		name, took, err := answers(c, 10*time.Second)
 		if err != nil || name != "ledger" || took > firstCall {
 			t.Errorf("after idling: %q, %v, %s", name, err, took)
 		}

@@ -55,12 +55,12 @@ func (w *world) serve(host, name string) *harness.Backend {
 }
 
 // answers makes one call and reports who answered and how long that took.
-func answers(c *harness.Caller, limit time.Duration) (name string, err error, took time.Duration) {
+func answers(c *harness.Caller, limit time.Duration) (name string, took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	began := time.Now()
 	name, err = c.Call(ctx)
-	return name, err, time.Since(began)
+	return name, time.Since(began), err
 }
 
 // asked reports whether the client of that node id has asked for a Listener.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sightlinedev/sightline/interop/harness"
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
+	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 )
 
 // A service comes as Cluster, assignment, route, and goes the other way round:
@@ -81,6 +82,36 @@ func TestServiceComesAndGoesInOrder(t *testing.T) {
 	for typ, r := range map[string]*rawxds.Response{"Cluster": cds, "assignment": eds} {
 		if after := r.At.Sub(rds.At); after < thinks {
 			t.Errorf("the %s went %s after a route that was acknowledged after %s", typ, after, thinks)
+		}
+	}
+}
+
+// Whoever is sent a changed Cluster is sent its assignment right after it, on the
+// same stream: without that an Envoy would keep the new Cluster waiting for 15 s.
+func TestAssignmentFollowsItsChangedCluster(t *testing.T) {
+	t.Parallel()
+	w := start(t)
+	w.api.Apply(t, harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)), harness.PutService("ledger.shop"))
+	w.published("orders.shop", 1)
+	w.published("ledger.shop", 0)
+	c := w.delta(nil)
+	w.ok(c.Subscribe(rawxds.CDS, "*"))
+	w.ok(c.Subscribe(rawxds.EDS, "orders.shop", "ledger.shop"))
+	w.ok(c.Await(starts, func() bool { return len(c.Held(rawxds.CDS)) == 2 && len(c.Held(rawxds.EDS)) == 2 }))
+	w.silent(c, "")
+	for _, protocol := range []registryv1.Protocol{registryv1.Protocol_PROTOCOL_HTTP, registryv1.Protocol_PROTOCOL_GRPC} {
+		from := len(c.Responses(""))
+		port := harness.GRPCPort()
+		port.Protocol = protocol
+		w.api.Apply(t, harness.PutService("orders.shop", port))
+		w.ok(c.Await(budget, func() bool { return len(c.Responses("")) >= from+2 }))
+		w.silent(c, "")
+		got := c.Responses("")[from:]
+		if len(got) != 2 || got[0].Type != rawxds.CDS || got[1].Type != rawxds.EDS {
+			t.Errorf("%d responses, the first two of %s and %s", len(got), got[0].Type, got[1].Type)
+		}
+		for _, r := range got {
+			w.same("changed", r.Names(), "orders.shop")
 		}
 	}
 }
