@@ -1,6 +1,7 @@
 package views
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sightlinedev/sightline/health"
@@ -81,6 +82,29 @@ type Memory struct {
 	Lifted     []UID         `json:",omitempty"` // quarantines that the guard lifted
 	Forms      []Form        `json:",omitempty"` // form in each size class; empty: none chosen yet
 	Own        []OwnLocality `json:",omitempty"` // members with a locality of their own
+}
+
+// Dated reports whether the memory holds any time at all.
+func (m Memory) Dated() bool { return len(m.Trips)+len(m.Own) > 0 }
+
+// Moved returns the memory with all its times as far from to as they were from
+// from. A memory is written at one moment and read at another, by a clock that
+// may have been set between the two: what had waited so long still has.
+func (m Memory) Moved(from, to time.Time) Memory {
+	move := func(t *time.Time) {
+		if !t.IsZero() {
+			*t = to.Add(t.Sub(from))
+		}
+	}
+	m.Trips, m.Own = slices.Clone(m.Trips), slices.Clone(m.Own)
+	for i := range m.Trips {
+		move(&m.Trips[i].Since)
+		move(&m.Trips[i].SteadySince)
+	}
+	for i := range m.Own {
+		move(&m.Own[i].FullSince)
+	}
+	return m
 }
 
 // Trip is one tripped guard.

@@ -60,7 +60,7 @@ func (a *Assembler) markOwn(now time.Time, forms [SizeClasses]Form) (next time.T
 		case !i.own:
 		case !d.Listed:
 			i.fullSince = time.Time{}
-		case i.fullSince.IsZero():
+		case i.fullSince.IsZero() || i.fullSince.After(now): // after: a clock was set back
 			i.fullSince = now
 			next = earlier(next, now.Add(foldAfter))
 		case now.Sub(i.fullSince) >= foldAfter:

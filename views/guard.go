@@ -168,7 +168,7 @@ func (r *round) group(key string, t *tally, covers func(zone string) bool) {
 	case !t.steady(r.out.floor):
 		trip.SteadySince = time.Time{}
 	default:
-		if trip.SteadySince.IsZero() {
+		if trip.SteadySince.IsZero() || trip.SteadySince.After(r.now) { // after: a clock was set back
 			trip.SteadySince = r.now
 		}
 		at := trip.SteadySince.Add(guardRelease)

@@ -16,7 +16,9 @@ const memoryFormat = 1
 
 // storedMemory is the form in which a service's memory is kept.
 type storedMemory struct {
-	Format int             `json:"v"`
+	Format int `json:"v"`
+	// At is when it was written, where Views holds times.
+	At     time.Time       `json:"at,omitzero"`
 	Health json.RawMessage `json:"health,omitempty"`
 	Views  *views.Memory   `json:"views,omitempty"`
 }
@@ -47,7 +49,11 @@ func (s *Set) save(name registry.Name, b []byte) {
 
 func (s *service) remember(now time.Time) []byte {
 	v := s.assembler.Memory()
-	b, err := json.Marshal(storedMemory{Format: memoryFormat, Health: s.evaluator.Checkpoint(now), Views: &v})
+	m := storedMemory{Format: memoryFormat, Health: s.evaluator.Checkpoint(now), Views: &v}
+	if v.Dated() {
+		m.At = now
+	}
+	b, err := json.Marshal(m)
 	if err != nil {
 		// Only numbers, strings and times: cannot fail.
 		panic(fmt.Sprintf("shard: checkpoint of %s does not encode: %v", s.name, err))
@@ -56,8 +62,9 @@ func (s *service) remember(now time.Time) []byte {
 }
 
 // readMemory decodes a checkpoint. What cannot be read is lost, each part for
-// itself: losing memory lowers confidence and takes nobody out.
-func readMemory(b []byte) (memory, error) {
+// itself: losing memory lowers confidence and takes nobody out. Its times are
+// moved to now: neither the outage nor a clock that was set meanwhile counts.
+func readMemory(b []byte, now time.Time) (memory, error) {
 	var m memory
 	if len(b) == 0 {
 		return m, nil
@@ -71,6 +78,9 @@ func readMemory(b []byte) (memory, error) {
 	}
 	if s.Views != nil {
 		m.views = *s.Views
+		if !s.At.IsZero() {
+			m.views = m.views.Moved(s.At, now)
+		}
 	}
 	var err error
 	m.health, err = health.ReadMemory(s.Health)

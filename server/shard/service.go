@@ -40,11 +40,11 @@ func newService(s *shard, name registry.Name, now time.Time) *service {
 
 // loadService makes a stored service anew and offers its view.
 func (s *shard) loadService(c registry.Change, memory []byte, lost []*views.Member) {
-	m, err := readMemory(memory)
+	now := time.Now()
+	m, err := readMemory(memory, now)
 	if err != nil && s.set.cfg.Events.LostMemory != nil {
 		s.set.cfg.Events.LostMemory(c.Name, err)
 	}
-	now := time.Now()
 	svc := &service{
 		shard: s, set: s.set, name: c.Name, loaded: c.Revision, saved: memory,
 		evaluator: health.New(c.Name, now, m.health),

@@ -364,7 +364,7 @@ func TestCheckpointsAreSavedWhenTheyDiffer(t *testing.T) {
 		r.say(health.NotServing, 1)
 		synctest.Wait()
 		r.stop() // at shutdown, without waiting for the ten seconds
-		m, err := readMemory(r.memories[checkout])
+		m, err := readMemory(r.memories[checkout], time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
