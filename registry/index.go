@@ -153,7 +153,7 @@ func (ix *Index) applyInstance(e effect, t *touches) {
 	}
 	if _, damaged := ix.damaged.get(e.key); damaged {
 		ix.repaired(e.key)
-		t.service(e.key.Name)
+		t.service(e.key.Name).instances[e.key.UID] = e.removal
 	}
 	if i, had := ix.instances.get(e.key.UID); had {
 		ix.delInstance(i.UID, e.taker)

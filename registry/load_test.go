@@ -73,10 +73,16 @@ func TestADamagedInstanceKeepsItsUID(t *testing.T) {
 	if len(a.Changes) != 1 || a.Changes[0].DamagedRows != 0 {
 		t.Errorf("after giving it up: %+v", a.Changes)
 	}
+	gone := slices.ContainsFunc(a.Changes[0].Instances, func(c registry.InstanceChange) bool {
+		return c.UID == 900 && c.Row == nil && c.Removal == registry.RemovedByOperator
+	})
+	if !gone {
+		t.Errorf("its shard is not told who went: %+v", a.Changes)
+	}
 }
 
 func TestADamagedServiceKeepsItsInstances(t *testing.T) {
-	ix, found := load(t, []registry.Row{stored(200, "a/x", "one", "10.0.0.1")},
+	ix, found := load(t, []registry.Row{stored(200, "a/x", "one", "10.0.0.1"), stored(201, "a/x", "two", "10.0.0.2")},
 		registry.Damaged{Key: row(registry.ServiceRow, "a/x", 0), Detail: "checksum"})
 	if found != "damaged service a/x" {
 		t.Errorf("found %q", found)
@@ -88,6 +94,13 @@ func TestADamagedServiceKeepsItsInstances(t *testing.T) {
 		t.Errorf("an instance of it: %v", err)
 	}
 	o := ix.Begin()
+	if _, err := o.Plan(registry.RemoveInstance{UID: 201, Service: name("a/x"), By: "api", Removal: registry.Deregistered}); err != nil {
+		t.Fatal(err)
+	}
+	if a := ix.Apply(o); len(a.Changes) != 1 || a.Changes[0].Service != nil || a.Changes[0].Removal != registry.NotRemoved {
+		t.Errorf("one of its instances went, and its shard is told %+v", a.Changes)
+	}
+	o = ix.Begin()
 	s := service()
 	s.Name = name("a/x")
 	if _, err := o.Plan(registry.PutService{Row: s}); err != nil {

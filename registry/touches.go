@@ -74,9 +74,12 @@ func (t *touches) changes() []Change {
 func (ix *Index) told(n Name, s *touch) Change {
 	svc, ok := ix.services.get(n)
 	c := Change{Name: n, Revision: ix.applied[n], Removal: ServiceDeleted}
-	if ok {
+	switch _, damaged := ix.damaged.get(serviceKey(n)); {
+	case ok:
 		c = ix.change(svc)
-	} else {
+	case damaged:
+		c.Removal = NotRemoved // nobody deleted it: its row does not decode
+	default:
 		delete(ix.applied, n)
 	}
 	for uid, why := range s.instances {

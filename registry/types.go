@@ -295,8 +295,8 @@ type InstanceChange struct {
 type Change struct {
 	Name      Name
 	Revision  uint64
-	Service   *Service // nil: deleted
-	Removal   Removal  // why, when deleted
+	Service   *Service // nil: deleted, or its stored row does not decode
+	Removal   Removal  // why, when deleted; NotRemoved: it is not, its row does not decode
 	Contract  Contract // effective, with defaults
 	Instances []InstanceChange
 	// DamagedRows counts instances of the service whose stored rows do not
