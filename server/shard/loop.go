@@ -21,12 +21,14 @@ type shard struct {
 	checkpointAt time.Time
 	deferred     map[*service]bool // whose candidate waits for its lane
 	gone         []*service        // whose deletion is published
+	held         map[registry.Name]*heldView
 }
 
 func newShard(s *Set, number int) *shard {
 	return &shard{
 		set: s, number: number, inbox: newInbox(s.cfg.Samples),
 		services: make(map[registry.Name]*service), deferred: make(map[*service]bool),
+		held: make(map[registry.Name]*heldView),
 	}
 }
 
@@ -59,6 +61,7 @@ func (s *shard) run(ctx context.Context, rows []registry.Change, boot Boot) {
 // load builds the view of every stored service. It returns false when ctx ends.
 func (s *shard) load(ctx context.Context, rows []registry.Change, boot Boot) bool {
 	instances := 0
+	s.hold(boot)
 	for _, c := range rows {
 		if ctx.Err() != nil {
 			return false
@@ -130,16 +133,17 @@ func (s *shard) deliver(now time.Time, name registry.Name, m *mail) {
 	svc := s.services[name]
 	for _, c := range m.changes() {
 		if svc == nil {
-			if c.Service == nil {
-				continue // never heard of it
+			if svc = s.meet(now, c); svc == nil {
+				continue
 			}
-			svc = newService(s, name, now)
-			s.services[name] = svc
 		}
 		svc.change(now, c)
 	}
-	if svc != nil {
+	switch {
+	case svc != nil:
 		svc.receive(now, m)
+	case m.restamp:
+		s.restampHeld(now, name)
 	}
 }
 

@@ -30,16 +30,18 @@ type service struct {
 	saved []byte // last checkpoint
 }
 
-func newService(s *shard, name registry.Name, now time.Time) *service {
-	return &service{
+func (s *shard) newService(name registry.Name, now time.Time) *service {
+	svc := &service{
 		shard: s, set: s.set, name: name,
 		evaluator: health.New(name, now, health.Memory{}),
 		assembler: views.NewAssembler(name, views.Memory{}),
 	}
+	s.services[name] = svc
+	return svc
 }
 
 // loadService makes a stored service anew and offers its view.
-func (s *shard) loadService(c registry.Change, memory []byte, lost []*views.Member) {
+func (s *shard) loadService(c registry.Change, memory []byte, lost []*views.Member) *service {
 	now := time.Now()
 	m, err := readMemory(memory, now)
 	if err != nil && s.set.cfg.Events.LostMemory != nil {
@@ -51,16 +53,18 @@ func (s *shard) loadService(c registry.Change, memory []byte, lost []*views.Memb
 		assembler: views.NewAssembler(c.Name, m.views),
 	}
 	s.services[c.Name] = svc
+	delete(s.held, c.Name)
 	svc.assembler.Restore(lost)
 	svc.evaluator.Load(c)
 	svc.pending = &c
 	svc.step(now)
+	return svc
 }
 
 // change takes rows. A deletion is published before what comes after it.
 func (s *service) change(now time.Time, c registry.Change) {
 	if s.loaded != 0 && c.Revision <= s.loaded {
-		return // told before the start had read the same rows
+		return // its rows were read already
 	}
 	s.evaluator.Apply(now, c)
 	s.pending = &c
@@ -144,6 +148,12 @@ func (s *service) step(now time.Time) {
 	}
 }
 
+func (s *Set) feed(p views.Publication) {
+	for _, feed := range s.cfg.Feeds {
+		feed(p)
+	}
+}
+
 func (s *service) report(incidents []views.Incident) {
 	if f := s.set.cfg.Events.ViewIncident; f != nil {
 		for _, i := range incidents {
@@ -171,9 +181,7 @@ func (s *service) publish(now time.Time, c views.Candidate) views.Version {
 	s.held = r.Held
 	switch r.Outcome {
 	case views.Published:
-		for _, feed := range s.set.cfg.Feeds {
-			feed(r.Publication)
-		}
+		s.set.feed(r.Publication)
 	case views.Deferred:
 		s.publishAt, s.why = r.Until, r.Reason
 		s.shard.deferred[s] = true

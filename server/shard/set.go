@@ -42,6 +42,9 @@ type Boot struct {
 	// Lost are the members of last published views whose stored rows do not
 	// decode; they stay as they were until their service is repaired.
 	Lost map[registry.Name][]*views.Member
+	// Held are the published views of services whose own rows do not decode.
+	// Each stays as it is until its service is put again, or deleted.
+	Held map[registry.Name]*views.View
 }
 
 // New builds the shards; Run starts them.
