@@ -20,6 +20,7 @@ type assembly struct {
 }
 
 func (a *Assembler) assemble(now time.Time) (*View, time.Time, []Incident) {
+	a.succeeded()
 	s := assembly{Assembler: a, now: now}
 	for _, i := range a.order {
 		i.draft = Member{}
@@ -126,8 +127,8 @@ func (s *assembly) samePorts(i *instance, ports []PortNumber) bool {
 }
 
 // port is the number under which an instance is dialled at the service's n-th port.
-func (s *assembly) port(i *instance, n int) PortNumber {
-	p := s.service.Ports[n]
+func (a *Assembler) port(i *instance, n int) PortNumber {
+	p := a.service.Ports[n]
 	for _, o := range i.row.Ports {
 		if o.Name == p.Name {
 			return o

@@ -34,6 +34,7 @@ type Assembler struct {
 	folded      time.Time // when localities were last folded back
 	hadMembers  bool
 
+	restored   []*instance       // known from the last published view alone, when it was made
 	remembered map[UID]time.Time // own localities of a checkpoint whose rows are still to come
 	emptiedBy  registry.Removal  // why members were removed since somebody was listed last
 	serving    bool              // somebody served when last assembled
@@ -138,35 +139,6 @@ func (a *Assembler) Candidate() Candidate {
 	c := a.last
 	c.Incidents = nil
 	return c
-}
-
-// Restore gives a new Assembler the members of the last published view whose
-// stored rows do not decode: they stay as they were until the registry says
-// that the service has no damaged row any more (RELIABILITY.md, I20).
-func (a *Assembler) Restore(members []*Member) {
-	for _, m := range members {
-		a.insert(&instance{uid: m.UID, last: true, judged: true,
-			row: &registry.Instance{
-				UID: m.UID, Service: a.name, Label: m.Label, Identity: m.Identity, Endpoint: m.Endpoint, Ports: m.Ports,
-				Region: m.Region, Zone: m.Zone, Weight: m.BaseWeight, Profile: m.Capability,
-			},
-			profile: registry.Profile{Namespace: a.name.Namespace, Name: m.Capability},
-			verdict: health.Verdict{
-				UID: m.UID, State: m.State, Member: true, Draining: m.Draining, Weight: m.Weight,
-				Detail: "its stored row cannot be read: as it was last published", Since: m.Evidence.Since,
-			},
-		})
-	}
-}
-
-// repaired drops what was restored: every row of the service is readable again.
-func (a *Assembler) repaired() {
-	for _, i := range slices.Clone(a.order) {
-		if i.last {
-			a.remove(i)
-			a.emptiedBy = registry.RemovedByOperator
-		}
-	}
 }
 
 // Apply takes in what happened and returns the view that the service should

@@ -1,6 +1,8 @@
 package views_test
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,6 +47,47 @@ func TestDamagedRows(t *testing.T) {
 	c, _ = a.Apply(now, views.Input{Change: change(0, 8), Verdicts: []health.Verdict{{UID: 8, State: health.Eligible, Member: true, Weight: 100}}})
 	if got := listed(c); len(got) != 1 || got[0] != 8 {
 		t.Fatalf("once repaired: %v listed, want 8", got)
+	}
+}
+
+// TestDamagedRowsComeBack: a member whose row does not decode registers anew,
+// and the list names it again. It is listed once, as what was restored until
+// the new one is a member; nobody else is dropped for it.
+func TestDamagedRowsComeBack(t *testing.T) {
+	n := views.Name{Namespace: "shop", Service: "checkout"}
+	now := time.Unix(1000, 0)
+	at := func(last byte) views.Endpoint {
+		return views.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, last})}
+	}
+	a := views.NewAssembler(n, views.Memory{HadMembers: true})
+	a.Restore([]*views.Member{
+		{UID: 5, Endpoint: at(5), Weight: 100, BaseWeight: 100, State: views.Eligible, Listed: true},
+		{UID: 6, Label: "six", Endpoint: at(6), Weight: 100, BaseWeight: 100, State: views.Eligible, Listed: true},
+		{UID: 7, Label: "seven", Endpoint: at(7), Weight: 100, BaseWeight: 100, State: views.Eligible, Listed: true},
+	})
+	back := []*registry.Instance{
+		{UID: 8, Service: n, Label: "eight", Endpoint: at(5), Weight: 100}, // the address of i5, under a name
+		{UID: 9, Service: n, Label: "six", Endpoint: at(9), Weight: 100},   // the name of i6, elsewhere
+	}
+	c := &registry.Change{Name: n, Service: &registry.Service{Name: n, Ports: []registry.Port{{Name: "grpc", Number: 1}}}, DamagedRows: 3}
+	var verdicts []health.Verdict
+	for _, row := range back {
+		c.Instances = append(c.Instances, registry.InstanceChange{UID: row.UID, Row: row})
+		verdicts = append(verdicts, health.Verdict{UID: row.UID, State: health.Eligible, Member: true, Weight: 100})
+	}
+	uids := func(c views.Candidate) (out []views.UID) {
+		for _, m := range c.View.Members {
+			out = append(out, m.UID)
+		}
+		return out
+	}
+	before, _ := a.Apply(now, views.Input{Change: c})
+	if got := uids(before); !slices.Equal(got, []views.UID{5, 6, 7}) {
+		t.Fatalf("before the new ones are members: %v", got)
+	}
+	after, _ := a.Apply(now, views.Input{Verdicts: verdicts})
+	if got := uids(after); !slices.Equal(got, []views.UID{7, 8, 9}) {
+		t.Errorf("once they are: %v", got)
 	}
 }
 
