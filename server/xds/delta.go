@@ -232,7 +232,11 @@ func (st *stream) subscribeAll(r *request, snap *views.Snapshot) {
 	if len(r.offered) > 0 {
 		lane = resume
 	}
-	for i, id := range st.knowAll(texts) {
+	ids := st.knowAll(texts)
+	// Read again, after the stream joined the index: a change or a deletion of one
+	// of these before that reached nobody.
+	snap = st.srv.cfg.Snapshot()
+	for i, id := range ids {
 		st.answer(snap, t, id, texts[i], r.offered, lane)
 	}
 	st.goneMembers(t, r.offered, snap)

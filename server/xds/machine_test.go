@@ -93,6 +93,7 @@ type actor struct {
 	poison map[string]bool
 	delay  time.Duration
 	opened chan struct{}
+	offer  string // sotw-envoy: the version of assignments that it comes back with
 }
 
 func (a *actor) react(r *rawxds.Response) rawxds.Answer {
@@ -140,7 +141,8 @@ func (a *actor) follow(r *rawxds.Response) {
 		for _, n := range r.Names() {
 			a.names[n] = true
 		}
-		_ = a.client.Ask(rawxds.EDS, sorted(a.names)...)
+		_ = a.client.AskFrom(rawxds.EDS, a.offer, sorted(a.names)...)
+		a.offer = ""
 	}
 }
 
@@ -155,6 +157,9 @@ func (a *actor) connect() {
 	a.mu.Lock()
 	a.opened = make(chan struct{})
 	names := sorted(a.names)
+	if old != nil && old.Version(rawxds.EDS) != "" {
+		a.offer = old.Version(rawxds.EDS)
+	}
 	a.mu.Unlock()
 	c := a.w.open(a.delta, a.agent, a.react).Keep(a.mark)
 	a.client = c

@@ -1,0 +1,92 @@
+package xds_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sightlinedev/sightline/interop/harness/rawxds"
+	"github.com/sightlinedev/sightline/server/xds"
+	"github.com/sightlinedev/sightline/views"
+)
+
+// between calls do right after the n-th time that the server reads the snapshot:
+// what is published there falls between two reads of one request or pass.
+type between struct {
+	world atomic.Pointer[world]
+	left  atomic.Int64
+	do    func()
+}
+
+func (b *between) option() option {
+	return func(c *xds.Config) {
+		c.Snapshot = func() *views.Snapshot {
+			w := b.world.Load()
+			if w == nil {
+				return views.NewSnapshot(true)
+			}
+			s := w.snap.Load()
+			if b.left.Add(-1) == 0 {
+				b.do()
+			}
+			return s
+		}
+	}
+}
+
+func (b *between) arm(n int, do func()) {
+	b.do = do
+	b.left.Store(int64(n))
+}
+
+// A publication that falls between any two reads of the snapshot, while a client
+// comes back, is lost on nobody.
+func TestPublicationsBetweenReads(t *testing.T) {
+	for n := 1; n <= 12; n++ {
+		t.Run(fmt.Sprint("read=", n), func(t *testing.T) {
+			var b between
+			inWorld(t, func(w *world) { b.world.Store(w); comeBackAmid(w, &b, n) }, b.option())
+		})
+	}
+}
+
+func comeBackAmid(w *world, b *between, n int) {
+	serial := 0
+	changed := func() service {
+		serial++
+		return service{host: "s1.shop", addrs: []string{address(serial)}, ports: []uint16{uint16(7000 + serial), 9090}}
+	}
+	w.put(svc("s0.shop", "10.0.0.1"))
+	w.put(changed())
+	for _, k := range [][2]string{{"envoy", "envoy"}, {"named", "envoy"}, {"sotw-envoy", "envoy"}, {"sotw-go", "gRPC Go"}, {"sotw-java", "gRPC Java"}} {
+		a := &actor{w: w, kind: k[0], agent: k[1], delta: !strings.HasPrefix(k[0], "sotw"),
+			mark: rawxds.NewWatermark(), names: make(map[string]bool), poison: make(map[string]bool)}
+		if k[0] != "envoy" && k[0] != "sotw-envoy" {
+			a.names = map[string]bool{"s0.shop": true, "s1.shop": true, "s1.shop:9090": true, "new.shop": true}
+		}
+		a.connect()
+		time.Sleep(5 * time.Second)
+		for _, do := range []func(){
+			func() { w.put(changed()) },
+			func() { w.urge(changed()) },
+			func() { w.drop("s1.shop") },
+			func() { w.put(changed()) },
+			func() { w.put(svc("new.shop", "10.0.0.1")) },
+			func() { w.drop("new.shop") },
+		} {
+			happened := false
+			b.arm(n, func() { happened = true; do() })
+			a.connect()
+			time.Sleep(20 * time.Second)
+			b.arm(0, nil)
+			if !happened {
+				do()
+				time.Sleep(20 * time.Second)
+			}
+			a.compare(nil)
+		}
+		w.end(a.client)
+	}
+}
