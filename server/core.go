@@ -51,7 +51,7 @@ func (s *Server) startPublisher(loaded store.Loaded) error {
 	s.report.computedLost("changes", 0, err)
 	memories, damaged, err := s.store.LoadCheckpoints(ctx)
 	s.report.computedLost("checkpoints", damaged, err)
-	s.boot.Memories = memories
+	s.boot = shard.Boot{Memories: memories, Lost: make(map[registry.Name][]*views.Member), Held: make(map[registry.Name]*views.View)}
 	s.publisher = views.NewPublisher(views.PublisherConfig{
 		Epoch: loaded.Epoch, Next: loaded.Next, Reserved: loaded.Reserved,
 		Refill: func() { s.store.Refill(s.publisher.Reserve) },
@@ -61,7 +61,9 @@ func (s *Server) startPublisher(loaded store.Loaded) error {
 	rows := registry.Load(loaded.Base, slices.Values(loaded.Rows), loaded.Damaged)
 	for _, d := range rows.Damaged {
 		s.report.rowUnreadable(fmt.Sprint(d.Key), d.Detail)
-		s.keepLastGood(ctx, d.Key)
+		if _, still := rows.Index.Damaged(d.Key); still { // no previous value of it governs
+			s.keepLastGood(ctx, d.Key)
+		}
 	}
 	s.writer = desired.New(desired.Config{
 		Loaded: rows, Commit: s.commit, Refusal: s.refusal, KindOf: kindOf,
@@ -83,14 +85,14 @@ func (s *Server) keepLastGood(ctx context.Context, k registry.RowKey) {
 		return
 	}
 	if k.Kind == registry.ServiceRow {
-		s.publisher.Hold(last.View)
+		if anew := s.publisher.Hold(last.View); anew != nil {
+			s.store.PutView(*anew)
+		}
+		s.boot.Held[k.Name] = s.publisher.Snapshot().Get(k.Name)
 		return
 	}
 	for _, m := range last.View.Members {
 		if m.UID == k.UID && m.Listed {
-			if s.boot.Lost == nil {
-				s.boot.Lost = make(map[registry.Name][]*views.Member)
-			}
 			s.boot.Lost[k.Name] = append(s.boot.Lost[k.Name], m)
 		}
 	}

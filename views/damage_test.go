@@ -96,8 +96,11 @@ func TestDamagedRowsComeBack(t *testing.T) {
 func TestHeldView(t *testing.T) {
 	n := views.Name{Namespace: "shop", Service: "checkout"}
 	held := &views.View{Name: n, Endpoint: views.Version{Epoch: 3, Seq: 9}, Config: views.Version{Epoch: 3, Seq: 4}}
-	p := views.NewPublisher(views.PublisherConfig{Epoch: 4, Next: 100, Reserved: 1000, Stored: map[views.Name]views.Stored{n: {}}})
-	p.Hold(held)
+	p := views.NewPublisher(views.PublisherConfig{Epoch: 4, Next: 100, Reserved: 1000,
+		Stored: map[views.Name]views.Stored{n: {Endpoint: held.Endpoint, Config: held.Config}}})
+	if anew := p.Hold(held); anew != nil {
+		t.Fatalf("the newest stored view got version %s", anew.Version)
+	}
 	if gone := p.Complete(); len(gone) != 0 {
 		t.Fatalf("announced as deleted: %v", gone)
 	}
@@ -119,5 +122,35 @@ func TestHeldView(t *testing.T) {
 	}
 	if r.Outcome != views.Published || !held.Endpoint.Less(p.Snapshot().Get(n).Endpoint) {
 		t.Fatalf("once the row is back: %+v", r)
+	}
+}
+
+// TestHeldViewThatWasNotTheNewest: when it is not known that callers have seen
+// nothing newer than the view that is held, it goes out under a new version.
+func TestHeldViewThatWasNotTheNewest(t *testing.T) {
+	n := views.Name{Namespace: "shop", Service: "checkout"}
+	held := &views.View{Name: n, Endpoint: views.Version{Epoch: 3, Seq: 9}, Config: views.Version{Epoch: 3, Seq: 4},
+		EndpointHash: [32]byte{1}, ConfigHash: [32]byte{2}, ListedCount: 1}
+	for what, stored := range map[string]map[views.Name]views.Stored{
+		"a view was dropped":        {n: {Endpoint: held.Endpoint, Config: held.Config}}, // as the store tells it
+		"the newest is another one": {n: {Endpoint: views.Version{Epoch: 3, Seq: 12}, Config: held.Config, EndpointHash: [32]byte{5}, ConfigHash: held.ConfigHash}},
+		"the newest is not known":   nil,
+	} {
+		p := views.NewPublisher(views.PublisherConfig{Epoch: 4, Next: 100, Reserved: 1000, Stored: stored})
+		anew := p.Hold(held)
+		if gone := p.Complete(); anew == nil || len(gone) != 0 {
+			t.Fatalf("%s: %v, announced as deleted: %v", what, anew, gone)
+		}
+		v := p.Snapshot().Get(n)
+		if v != anew.New || v.Endpoint != anew.Version || v.Config != anew.Version || anew.Version != (views.Version{Epoch: 4, Seq: 100}) || v.ListedCount != 1 {
+			t.Errorf("%s: held at %s and %s, published %+v", what, v.Endpoint, v.Config, anew)
+		}
+		if changes, _, ok := p.Since(views.Version{Epoch: 4, Seq: 99}); !ok || len(changes) != 1 || changes[0].Name != n {
+			t.Errorf("%s: whoever resumes is told %v, %v", what, changes, ok)
+		}
+		c := views.Candidate{Name: n, Base: v.Version(), View: &views.View{Name: n, EndpointHash: [32]byte{1}, ConfigHash: [32]byte{2}}}
+		if r := p.Publish(time.Unix(1000, 0), c); r.Outcome != views.Unchanged || r.Held != v.Version() {
+			t.Errorf("%s: the same again: %+v", what, r)
+		}
 	}
 }

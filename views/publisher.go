@@ -336,13 +336,32 @@ func (p *Publisher) Complete() (gone []Publication) {
 // Hold puts the last stored view of a service into the first snapshot as it
 // was, because the service's own row does not decode: it keeps its last good
 // state until the row is put again (RELIABILITY.md, I20). It is called before
-// Complete.
-func (p *Publisher) Hold(v *View) {
+// Complete. Where something newer may have been published than what was
+// stored, the view gets a new version; that publication is returned for the
+// view store.
+func (p *Publisher) Hold(v *View) (anew *Publication) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	var after func()
+	last, known := p.stored[v.Name]
 	delete(p.stored, v.Name)
+	newest := known && last == Stored{v.Endpoint, v.Config, v.EndpointHash, v.ConfigHash}
+	if !newest {
+		c := *v
+		c.Endpoint, after = p.stamp()
+		c.Config = c.Endpoint
+		v = &c
+		anew = &Publication{Version: c.Endpoint, Name: c.Name, New: v, Lane: Additions, Kinds: Restate}
+	}
 	p.services[v.Name] = &service{held: v.Version()}
 	p.snapshot.Store(p.snapshot.Load().With(v))
+	if anew != nil {
+		p.remember(Change{Version: anew.Version, Name: v.Name, Lane: anew.Lane, Kinds: anew.Kinds})
+	}
+	p.mu.Unlock()
+	if after != nil {
+		after()
+	}
+	return anew
 }
 
 // PolicyChanged makes the policy's generation visible to renderings.
