@@ -79,6 +79,7 @@ func (e *Evaluator) load(c *registry.InstanceChange) {
 	i.startLimit = e.start.Add(callersSilenceAtStart)
 	i.lease.floor = e.start.Add(i.row.Lease + grace(i.row.Lease))
 	e.memory.restore(i, e.start)
+	e.forgiveSilence(i)
 	if i.member {
 		e.members++
 	}
@@ -120,7 +121,16 @@ func (e *Evaluator) takeContract(c registry.Contract) {
 	}
 	e.terms = t
 	for _, i := range e.instances {
+		e.forgiveSilence(i)
 		e.touch(i)
+	}
+}
+
+// forgiveSilence clears what silence took out where silence takes nobody out
+// any more: nothing else could bring back an instance that is never heard of.
+func (e *Evaluator) forgiveSilence(i *instance) {
+	if e.terms.silence != registry.SilenceIneligible || i.profile.Supplies == 0 {
+		i.outs.clear(R6)
 	}
 }
 
@@ -138,6 +148,7 @@ func (e *Evaluator) put(c *registry.InstanceChange, now time.Time) {
 		i.outs.clear(R1)
 	}
 	i.row, i.profile = c.Row, c.Profile
+	e.forgiveSilence(i)
 	e.touch(i)
 }
 

@@ -205,6 +205,7 @@ func (s *scenario) setContract(f []string) error {
 	for _, arg := range f {
 		switch key, val, _ := strings.Cut(arg, "="); key {
 		case "silence":
+			s.contract.Silence = registry.SilenceUnknown
 			if val == "ineligible" {
 				s.contract.Silence = registry.SilenceIneligible
 			}
