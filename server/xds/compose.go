@@ -224,9 +224,11 @@ func (p *pass) sent(t typ, id nameID) {
 	r.set(t, held)
 	switch t {
 	case cds:
+		back := st.holds[id] != nil // its removal was held, and its route has left it
 		delete(st.holds, id)
+		changed = changed || back
 		watched := p.owes(r)
-		if news || changed && !watched {
+		if news || back || changed && !watched {
 			r.set(cds, fresh)
 		}
 		if changed && watched {

@@ -22,7 +22,7 @@ type hold struct {
 	until   time.Time
 	deleted bool   // the service is gone, not only the port
 	counted bool   // route is set
-	route   uint32 // serial of the newest route response when none that names it was due
+	route   uint32 // serial of the route response that has to be settled
 	over    bool
 }
 
@@ -38,6 +38,13 @@ func (p *pass) holdRemoval(t typ, r *record, f *found) bool {
 		return h != nil || r.any(cds, held) && r.any(cds, dirty)
 	}
 	if h != nil {
+		if until := p.now.Add(holdDeleted); f.view == nil && !h.deleted { // the service followed its port
+			h.deleted = true
+			if until.Before(h.until) {
+				h.until = until
+				st.wakeAt(p.now, until)
+			}
+		}
 		return !h.over
 	}
 	if !st.watchesRoutes() || !r.any(cds, held) {
@@ -73,12 +80,17 @@ func (p *pass) endHolds() bool {
 		cluster := st.records.find(id)
 		if cluster == nil || !cluster.any(cds, held) { // the client does not ask for it any more
 			delete(st.holds, id)
+			if cluster != nil && cluster.any(eds, held) {
+				ended = true
+				st.dirtied(eds, cluster, withdrawal)
+			}
 			continue
 		}
 		if !h.counted && !pending {
 			h.counted, h.route = true, routes.serial
 		}
-		h.over = h.over || !p.now.Before(h.until) || h.counted && routes.settledUpTo(h.route)
+		taken := h.counted && routes.serial >= h.route && routes.settledUpTo(h.route)
+		h.over = h.over || taken || !p.now.Before(h.until)
 		if !h.over {
 			st.wakeAt(p.now, h.until)
 			continue
@@ -98,8 +110,7 @@ func (st *stream) routeRejected(serial uint32) {
 		case h.deleted:
 			h.over = true
 		default:
-			h.route = ^uint32(0) // until its time is over, or a later route is taken
-			h.counted = false
+			h.route = serial + 1 // until its time is over, or a later route is taken
 		}
 	}
 }

@@ -1,0 +1,155 @@
+package xds_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sightlinedev/sightline/interop/harness/rawxds"
+)
+
+// A service that comes back while its removal is held is routed again, also when
+// its Cluster has to wait for an acknowledgement first.
+func TestRecreationIsRoutedAfterAClosedGate(t *testing.T) {
+	for _, delta := range []bool{true, false} {
+		inWorld(t, func(w *world) {
+			w.put(svc("orders.shop", "10.0.0.1"))
+			c := w.follower(delta)
+			c.behave(silentAbout(rawxds.CDS))
+			w.put(svc("quotes.shop", "10.0.0.1")) // not acknowledged: the gate of Clusters is closed
+			w.settle()
+			c.behave(func(r *rawxds.Response) rawxds.Answer {
+				return rawxds.Answer{Silent: r.Type == rawxds.CDS || r.Type == rawxds.RDS}
+			})
+			w.drop("orders.shop")
+			w.settle()
+			w.put(svc("orders.shop", "10.0.0.7"))
+			w.settle()
+			c.behave(nil)
+			for _, r := range c.Responses("") {
+				_ = c.Ack(r)
+			}
+			time.Sleep(20 * time.Second)
+			if got := w.routes(c.Client); !slices.Equal(got, []string{"orders.shop", "quotes.shop"}) {
+				t.Errorf("delta %t: routes %v: %s", delta, got, brief(c.Responses("")))
+			}
+			w.end(c.Client)
+		})
+	}
+}
+
+// An undeclared port whose route the client rejects keeps its Cluster: calls
+// still go there. It goes with a later route that is taken, or after 15 s.
+func TestRejectedRouteKeepsAnUndeclaredPort(t *testing.T) {
+	for name, later := range map[string]bool{"time is over": false, "a later route is taken": true} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.put(service{host: "orders.shop", addrs: []string{"10.0.0.1"}, ports: []uint16{8080, 9090}})
+				c := w.sidecar()
+				start, began := len(c.Responses(""))-1, time.Now()
+				c.behave(func(r *rawxds.Response) rawxds.Answer {
+					if r.Type == rawxds.RDS {
+						return rawxds.Answer{Reject: "no"}
+					}
+					return rawxds.Answer{}
+				})
+				w.put(svc("orders.shop", "10.0.0.1"))
+				time.Sleep(3 * time.Second)
+				if find(c.Client, start, rawxds.CDS, drops("orders.shop:9090")) != nil {
+					t.Fatalf("the Cluster went although the client still routes to it: %s", brief(c.Responses("")))
+				}
+				low, high := 15*time.Second, 16*time.Second
+				if later {
+					c.behave(nil)
+					w.put(svc("quotes.shop", "10.0.0.1"))
+					low, high = 3*time.Second, 4*time.Second
+				}
+				time.Sleep(20 * time.Second)
+				gone := find(c.Client, start, rawxds.CDS, drops("orders.shop:9090"))
+				if gone == nil || gone.At.Sub(began) < low || gone.At.Sub(began) > high {
+					t.Errorf("want it after %s: %s", low, brief(c.Responses("")))
+				}
+				w.end(c.Client)
+			})
+		})
+	}
+}
+
+// A service that is deleted while the removal of a port of it is held is gone 5 s
+// after that, not 15 s after the port.
+func TestDeletionShortensAHold(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(service{host: "orders.shop", addrs: []string{"10.0.0.1"}, ports: []uint16{8080, 9090}})
+		c := w.sidecar()
+		start := len(c.Responses("")) - 1
+		c.behave(silentAbout(rawxds.RDS))
+		w.put(svc("orders.shop", "10.0.0.1"))
+		time.Sleep(2 * time.Second)
+		deleted := time.Now()
+		w.drop("orders.shop")
+		time.Sleep(20 * time.Second)
+		for _, n := range []string{"orders.shop", "orders.shop:9090"} {
+			gone := find(c.Client, start, rawxds.CDS, drops(n))
+			if gone == nil || gone.At.Sub(deleted) < 5*time.Second || gone.At.Sub(deleted) > 6*time.Second {
+				t.Errorf("%s: %s", n, brief(c.Responses("")))
+			}
+		}
+		w.end(c.Client)
+	})
+}
+
+// A client that lets go of a Cluster while its removal is held is still told
+// that the assignment is gone.
+func TestAssignmentGoesWhenItsClusterIsLetGo(t *testing.T) {
+	for _, star := range []bool{false, true} {
+		inWorld(t, func(w *world) {
+			w.put(svc("orders.shop", "10.0.0.1"))
+			c := w.delta(silentAbout(rawxds.RDS))
+			name := "orders.shop"
+			if star {
+				name = "*"
+			}
+			must(t, c.Subscribe(rawxds.CDS, name))
+			must(t, c.Subscribe(rawxds.EDS, "orders.shop"))
+			must(t, c.Subscribe(rawxds.RDS, outbound))
+			w.settle()
+			w.drop("orders.shop")
+			w.settle()
+			must(t, c.Unsubscribe(rawxds.CDS, name))
+			time.Sleep(20 * time.Second)
+			if find(c, -1, rawxds.EDS, drops("orders.shop")) == nil {
+				t.Errorf("%s: the assignment's removal was lost: %s", name, brief(c.Responses("")))
+			}
+			w.end(c)
+		})
+	}
+}
+
+// follower opens an Envoy-like stream that has everything, of either protocol.
+func (w *world) follower(delta bool) *sidecar {
+	w.Helper()
+	if delta {
+		return w.sidecar()
+	}
+	s := &sidecar{known: make(map[string]bool)}
+	opened := make(chan struct{})
+	s.Client = w.sotw("envoy", func(r *rawxds.Response) rawxds.Answer {
+		<-opened
+		s.mu.Lock()
+		react := s.react
+		s.mu.Unlock()
+		if r.Type == rawxds.CDS {
+			_ = s.Ask(rawxds.EDS, r.Names()...)
+		}
+		if react == nil {
+			return rawxds.Answer{}
+		}
+		return react(r)
+	})
+	close(opened)
+	must(w, s.Ask(rawxds.CDS))
+	w.settle()
+	must(w, s.Ask(rawxds.RDS, outbound))
+	w.settle()
+	return s
+}
