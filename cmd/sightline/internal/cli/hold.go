@@ -23,6 +23,9 @@ const (
 	reconnectMax = 5 * time.Second
 )
 
+// renewAtMost is the shortest time between two renewals.
+const renewAtMost = time.Second
+
 // errAway is a control plane that went away while an instance was held.
 var errAway = errors.New("the control plane went away")
 
@@ -89,7 +92,7 @@ func (h *holder) once(ctx context.Context) error {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-time.After(first.GetLease().AsDuration() / 3):
+		case <-time.After(max(first.GetLease().AsDuration()/3, renewAtMost)):
 			if _, err := ask(&registryv1.HoldInstanceRequest{}); err != nil {
 				return h.away(err)
 			}

@@ -93,7 +93,10 @@ func flagged(err error, trustDomain string, i *registryv1.Instance) error {
 	hint := "see: sightline instance register --help"
 	for _, v := range violations(s) {
 		field, _, _ := strings.Cut(strings.TrimPrefix(v.GetField(), "register."), "[")
-		problems = append(problems, fmt.Errorf("--%s: %s", strings.TrimSuffix(field, "s"), v.GetDescription()))
+		if field == "ports" {
+			field = "port" // a flag for each
+		}
+		problems = append(problems, fmt.Errorf("--%s: %s", field, v.GetDescription()))
 		if field == "identity" && trustDomain != "" {
 			hint = fmt.Sprintf("for example: --identity spiffe://%s/ns/%s/sa/%s", trustDomain, i.GetNamespace(), i.GetService())
 		}

@@ -199,3 +199,5 @@ func eventually(t testing.TB, what string, check func() error) {
 		time.Sleep(20 * time.Millisecond)
 	}
 }
+
+var errNotYet = errors.New("not yet")

@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sightlinedev/sightline/server"
+	slstatus "github.com/sightlinedev/sightline/server/status"
+)
+
+// deaf accepts connections and says nothing, as a server that hangs does.
+func deaf(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+// nobody is an address that nobody listens on.
+func nobody(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// TestExitCodes reaches each exit code of UX.md §5.8 with a command line, and
+// each says why.
+func TestExitCodes(t *testing.T) {
+	w := newWorld(t).serve(server.Config{})
+	w.file("shop.yaml", shop)
+	w.ok("apply", "-f", "{dir}/shop.yaml")
+	w.file("profile.yaml", "apiVersion: sightline.dev/v1\nkind: CapabilityProfile\nmetadata: {namespace: shop, name: p}\nspec: {supplies: [self]}\n")
+	w.file("user.yaml", "apiVersion: sightline.dev/v1\nkind: Service\nmetadata: {namespace: shop, name: user}\n"+
+		"spec: {profile: p, ports: [{name: grpc, number: 1}]}\n")
+	w.ok("apply", "-f", "{dir}/profile.yaml", "-f", "{dir}/user.yaml")
+	down, hung := nobody(t), deaf(t)
+	for _, c := range []struct {
+		line string
+		code int
+		says string
+	}{
+		{"service list", 0, ""},
+		{"resolve shop/none", 1, "not found"},
+		{"service list --bogus", 2, "see: sightline service list --help"},
+		{"status --api " + down, 3, down},
+		{"service list --api " + down, 3, "connection refused"},
+		{"service list --timeout 300ms --api " + hung, 3, "no connection within 300ms"},
+		{"delete -f {dir}/profile.yaml", 5, "nothing was changed"},
+	} {
+		r := w.run("", strings.Fields(c.line)...)
+		if r.code != c.code || !strings.Contains(r.errOut, c.says) {
+			t.Errorf("sightline %s ended with %d, want %d; it said:\n%s", c.line, r.code, c.code, r.errOut)
+		}
+	}
+}
+
+// TestDegradedStatus ends with 6 when a client refuses what it was sent, and
+// names the command that says more.
+func TestDegradedStatus(t *testing.T) {
+	w := newWorld(t).serve(server.Config{})
+	w.file("shop.yaml", shop)
+	w.ok("apply", "-f", "{dir}/shop.yaml")
+	w.until("resolve shop/checkout", "eligible")
+	s := w.subscribe("refuses", "checkout.shop")
+	if r := w.run("", "status"); r.code != exitOK {
+		t.Fatalf("before: %d\n%s", r.code, r.out)
+	}
+	if err := s.refuse("no such \x1b[31m transport socket"); err != nil {
+		t.Fatal(err)
+	}
+	w.until("client list --nacked -o wide", "no-such-")
+	r := w.run("", "status")
+	if r.code != exitDegraded || !strings.Contains(r.out, "clients: 1 reject what they were sent. See: sightline client list --nacked") || r.errOut != "" {
+		t.Errorf("status ended with %d:\n%s%s", r.code, r.out, r.errOut)
+	}
+	if r := w.run("", "status", "-o", "json"); r.code != exitDegraded || !strings.Contains(r.out, `"clients: 1 reject`) {
+		t.Errorf("status -o json ended with %d:\n%s", r.code, r.out)
+	}
+	if out := w.ok("client", "list"); !strings.Contains(out, "NACK(") {
+		t.Errorf("client list:\n%s", out)
+	}
+}
+
+// TestTimeouts ends with 4 when a connection is there and no answer comes.
+func TestTimeouts(t *testing.T) {
+	for name, err := range map[string]error{
+		"a deadline":          context.DeadlineExceeded,
+		"a server's deadline": status.Error(codes.DeadlineExceeded, "too late"),
+	} {
+		if got := report(new(strings.Builder), err); got != exitTimeout {
+			t.Errorf("%s: got %d, want %d", name, got, exitTimeout)
+		}
+	}
+}
+
+// TestErrorsSayEverythingOnce prints a server's refusal with its code once,
+// its bad fields once, and ends with the code of its kind.
+func TestErrorsSayEverythingOnce(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		want string
+	}{
+		{slstatus.Errorf(slstatus.NotFound, "service %q: not found", "shop/a"), 1, "not found"},
+		{slstatus.Errorf(slstatus.WrongSource, "the row belongs to file:local"), 5, "file:local"},
+		{slstatus.Errorf(slstatus.ClassDenied, "workloads may not call Apply"), 5, "may not call"},
+		{slstatus.Errorf(slstatus.StoreUnavailable, "the store takes no writes"), 1, "takes no writes"},
+		{slstatus.New(slstatus.InvalidField, "bad").Field("ports[0].number", "range", "0 is not a port").Err(), 1, "ports[0].number: 0 is not a port"},
+		{status.Error(codes.Unavailable, "gone"), 3, "gone"},
+		{errors.New("plain"), 1, "plain"},
+	} {
+		var b strings.Builder
+		if got := report(&b, c.err); got != c.code {
+			t.Errorf("%v: exit code %d, want %d", c.err, got, c.code)
+		}
+		if strings.Count(b.String(), "[SL") > 1 || strings.Count(b.String(), "SL") > 1 || strings.Count(b.String(), c.want) != 1 || !strings.HasPrefix(b.String(), "error: ") {
+			t.Errorf("printed:\n%s", b.String())
+		}
+	}
+}
+
+// TestUntrustedServer says that the two sides do not trust each other rather
+// than asking whether the server runs.
+func TestUntrustedServer(t *testing.T) {
+	ours := newWorld(t).serve(server.Config{})
+	other := newWorld(t).serve(server.Config{})
+	r := other.run("", "service", "list", "--api", ours.srv.Addrs().API.String())
+	if r.code != exitUnreachable || !strings.Contains(r.errOut, "do not trust each other") {
+		t.Errorf("ended with %d:\n%s", r.code, r.errOut)
+	}
+}
+
+// TestNothingHangs gives up on a server that accepts and says nothing, in every
+// command that calls one.
+func TestNothingHangs(t *testing.T) {
+	w := newWorld(t).serve(server.Config{})
+	w.file("shop.yaml", shop)
+	hung := deaf(t)
+	for _, line := range []string{
+		"status", "service list", "instance list", "client list", "resolve shop/checkout", "apply -f {dir}/shop.yaml",
+		"delete -f {dir}/shop.yaml", "instance register shop/checkout --address 127.0.0.1:1",
+		"instance register shop/checkout --address 127.0.0.1",
+	} {
+		began := time.Now()
+		r := w.run("", append(strings.Fields(line), "--timeout", "100ms", "--api", hung)...)
+		if took := time.Since(began); took > 5*time.Second || r.code != exitUnreachable {
+			t.Errorf("%s: ended with %d after %s:\n%s", line, r.code, took, r.errOut)
+		}
+	}
+}
