@@ -28,14 +28,23 @@ func FromWorkloadAPI(ctx context.Context, address string, e Events) (*Source, er
 	s := newSource(d, e)
 	s.release = client.Close
 	s.run = func(ctx context.Context) error {
-		err := client.WatchX509Context(ctx, &workloadWatcher{source: s, address: address})
-		if ctx.Err() != nil {
-			return nil
+		w := &workloadWatcher{source: s, address: address}
+		for {
+			// It ends by itself on an answer of some codes, which is no reason
+			// to end with it: what is held stays good until its own end.
+			_ = client.WatchX509Context(ctx, w) // the watcher was told
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(watchAgain):
+			}
 		}
-		return fmt.Errorf("the Workload API at %s: %w", address, err)
 	}
 	return s, nil
 }
+
+// watchAgain is how long after a watch that ended the next one begins.
+const watchAgain = time.Second
 
 func joinClose(err error, c *workloadapi.Client) error {
 	if cerr := c.Close(); cerr != nil {

@@ -11,6 +11,8 @@ import (
 
 	workload "github.com/spiffe/go-spiffe/v2/proto/spiffe/workload"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/identity/svid"
@@ -21,7 +23,16 @@ type agent struct {
 	workload.UnimplementedSpiffeWorkloadAPIServer
 	mu      sync.Mutex
 	current *workload.X509SVIDResponse
+	refusal error // the answer to every watch
 	changed chan struct{}
+}
+
+func (a *agent) refuse(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refusal = err
+	close(a.changed)
+	a.changed = make(chan struct{})
 }
 
 func (a *agent) set(t *testing.T, p *pki, cert tls.Certificate) {
@@ -42,8 +53,11 @@ func (a *agent) set(t *testing.T, p *pki, cert tls.Certificate) {
 func (a *agent) FetchX509SVID(_ *workload.X509SVIDRequest, stream workload.SpiffeWorkloadAPI_FetchX509SVIDServer) error {
 	for {
 		a.mu.Lock()
-		now, changed := a.current, a.changed
+		now, refusal, changed := a.current, a.refusal, a.changed
 		a.mu.Unlock()
+		if refusal != nil {
+			return refusal
+		}
 		if err := stream.Send(now); err != nil {
 			return err
 		}
@@ -97,6 +111,18 @@ func TestWorkloadAPI(t *testing.T) {
 	}
 	a.set(t, other, other.leaf(nil, "spiffe://other.example/sightline/server/b"))
 	<-kept
+	a.refuse(status.Error(codes.InvalidArgument, "an agent that is being replaced"))
+	<-kept
+	a.set(t, p, p.leaf(nil, "spiffe://"+td+"/sightline/server/b"))
+	a.refuse(nil)
+	select {
+	case id := <-rotated:
+		if id.Path() != "/sightline/server/b" {
+			t.Errorf("after a refusal: %v", id)
+		}
+	case err := <-done:
+		t.Fatal("a refusal ended the source:", err)
+	}
 	server.Stop()
 	<-served
 	<-kept
