@@ -128,6 +128,9 @@ func requestOf(t *testing.T, d *datadriven.TestData) *mdns.Msg {
 			req.IsEdns0().Option = append(req.IsEdns0().Option, &mdns.EDNS0_NSID{Code: mdns.EDNS0NSID})
 		}
 	}
+	if d.HasArg("twice") { // the OPT record
+		req.Extra = append(req.Extra, req.Extra[0])
+	}
 	if d.HasArg("opcode") {
 		d.ScanArgs(t, "opcode", &req.Opcode)
 	}

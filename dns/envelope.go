@@ -60,7 +60,7 @@ func refusal(req *mdns.Msg) int {
 		return mdns.RcodeRefused
 	case req.Opcode != mdns.OpcodeQuery:
 		return mdns.RcodeNotImplemented
-	case len(req.Question) != 1:
+	case len(req.Question) != 1, countOPT(req) > 1: // RFC 6891 §6.1.1
 		return mdns.RcodeFormatError
 	}
 	switch q := req.Question[0]; {
@@ -70,6 +70,15 @@ func refusal(req *mdns.Msg) int {
 		return mdns.RcodeRefused
 	}
 	return mdns.RcodeSuccess
+}
+
+func countOPT(m *mdns.Msg) (n int) {
+	for _, rr := range m.Extra {
+		if rr.Header().Rrtype == mdns.TypeOPT {
+			n++
+		}
+	}
+	return n
 }
 
 // replyOPT builds the OPT record of a reply: version 0, our payload size, the
