@@ -24,12 +24,13 @@ type subscriber struct {
 	stream grpc.ClientStream
 	read   responseRead
 	ack    []byte
+	number int
 	seen   int
 	// on is called for every assignment, with the time of its arrival.
 	on func(a *assigned, at time.Time)
 }
 
-const checkEvery = 64
+const checkEvery = 512
 
 // subscribe opens the n-th client's stream for those names.
 func subscribe(ctx context.Context, d *dialer, n int, names []string, on func(*assigned, time.Time)) (*subscriber, error) {
@@ -37,7 +38,7 @@ func subscribe(ctx context.Context, d *dialer, n int, names []string, on func(*a
 	if err != nil {
 		return nil, err
 	}
-	s := &subscriber{conn: conn, on: on}
+	s := &subscriber{conn: conn, number: n, on: on}
 	first, err := firstRequest(fmt.Sprintf("node-%d", n), names)
 	if err == nil {
 		s.stream, err = conn.NewStream(ctx, deltaStream(), deltaMethod)
@@ -60,7 +61,7 @@ func (s *subscriber) run() error {
 		if err := readResponse(b, &s.read); err != nil {
 			return err
 		}
-		if s.seen++; s.seen%checkEvery == checkEvery/2 {
+		if s.seen++; s.seen%checkEvery == s.number%checkEvery {
 			if err := check(b, &s.read); err != nil {
 				return err
 			}

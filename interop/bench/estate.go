@@ -69,14 +69,29 @@ func addressOf(number int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(number >> 16), byte(number >> 8), byte(number)})
 }
 
-// numberOf is the reverse of addressOf, for the text of an address.
+// numberOf is the reverse of addressOf, for the text of an address. Clients call
+// it for every endpoint that they receive.
 func numberOf(address []byte) (number int, ok bool) {
-	a, err := netip.ParseAddr(string(address))
-	if err != nil || !a.Is4() {
-		return 0, false
+	part, parts := 0, 0
+	for i := range len(address) + 1 {
+		c := byte('.')
+		if i < len(address) {
+			c = address[i]
+		}
+		switch {
+		case c == '.':
+			if parts == 0 && part != 10 {
+				return 0, false
+			}
+			number, part = number<<8|part, 0
+			parts++
+		case c >= '0' && c <= '9':
+			part = part*10 + int(c-'0')
+		default:
+			return 0, false
+		}
 	}
-	b := a.As4()
-	return int(b[1])<<16 | int(b[2])<<8 | int(b[3]), b[0] == 10
+	return number & (1<<24 - 1), parts == 4
 }
 
 // restart replaces the service's oldest member, as the change of that number.

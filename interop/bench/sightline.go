@@ -54,7 +54,7 @@ func startSightline(ctx context.Context, dir string, r *report) (*sightline, err
 	files := devca.FilesOf(s.identities, serverIdentity)
 	s.cmd = exec.Command(program, "server", "--data", filepath.Join(dir, "data"), "--dns-zone", "sightline.test.",
 		"--xds-listen", addrs[0], "--api-listen", addrs[1], "--dns-listen", addrs[2], "--http-listen", addrs[3],
-		"--svid", files.SVID, "--svid-key", files.Key, "--svid-bundle", files.Bundle, "--log-level", "warn")
+		"--svid", files.SVID, "--svid-key", files.Key, "--bundle", files.Bundle, "--log-level", "warn")
 	s.cmd.Stderr = r.progress
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {

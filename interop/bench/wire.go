@@ -69,28 +69,49 @@ type responseRead struct {
 
 var errWire = errors.New("a field of a response does not parse")
 
-// fields calls do for every field of a message; values that are not
-// length-delimited come as nil.
-func fields(b []byte, do func(n protowire.Number, v []byte) error) error {
-	for len(b) > 0 {
-		n, kind, size := protowire.ConsumeTag(b)
-		if size < 0 {
-			return errWire
+// cursor walks over the fields of a message.
+type cursor struct {
+	rest []byte
+	bad  bool // a field did not parse; there is nothing after it
+}
+
+// next returns the number and the value of the next field; a value that is not
+// length-delimited comes as nil. It returns 0 at the end.
+func (c *cursor) next() (protowire.Number, []byte) {
+	if len(c.rest) == 0 || c.bad {
+		return 0, nil
+	}
+	// Nearly every field has a tag and a length of one byte each.
+	if b := c.rest; len(b) > 1 && b[0] < 0x80 && b[0]&7 == byte(protowire.BytesType) && b[0] >= 8 && b[1] < 0x80 {
+		if n := 2 + int(b[1]); n <= len(b) {
+			c.rest = b[n:]
+			return protowire.Number(b[0] >> 3), b[2:n:n]
 		}
-		b = b[size:]
-		var v []byte
-		if kind == protowire.BytesType {
-			v, size = protowire.ConsumeBytes(b)
-		} else {
-			size = protowire.ConsumeFieldValue(n, kind, b)
-		}
-		if size < 0 {
-			return errWire
-		}
-		b = b[size:]
-		if err := do(n, v); err != nil {
-			return err
-		}
+	}
+	n, kind, size := protowire.ConsumeTag(c.rest)
+	if size < 0 {
+		c.bad = true
+		return 0, nil
+	}
+	c.rest = c.rest[size:]
+	var v []byte
+	if kind == protowire.BytesType {
+		v, size = protowire.ConsumeBytes(c.rest)
+	} else {
+		size = protowire.ConsumeFieldValue(n, kind, c.rest)
+	}
+	if size < 0 {
+		c.bad = true
+		return 0, nil
+	}
+	c.rest = c.rest[size:]
+	return n, v
+}
+
+// err is an error if the walk ended early.
+func (c *cursor) err() error {
+	if c.bad {
+		return errWire
 	}
 	return nil
 }
@@ -99,72 +120,85 @@ func fields(b []byte, do func(n protowire.Number, v []byte) error) error {
 // every endpoint. What it returns lives in b.
 func readResponse(b []byte, r *responseRead) error {
 	*r = responseRead{assigned: r.assigned[:0]}
-	return fields(b, func(n protowire.Number, v []byte) error {
+	c := cursor{rest: b}
+	for n, v := c.next(); n != 0; n, v = c.next() {
 		switch n {
 		case 2:
-			return readResource(v, r)
+			if err := readResource(v, r); err != nil {
+				return err
+			}
 		case 5:
 			r.nonce = v
 		case 6:
 			r.removed++
 		}
-		return nil
-	})
+	}
+	return c.err()
 }
 
+// readResource reads Resource.resource.value.
 func readResource(b []byte, r *responseRead) error {
-	return fields(b, func(n protowire.Number, v []byte) error {
-		if n != 2 { // Resource.resource
-			return nil
+	c := cursor{rest: b}
+	for n, v := c.next(); n != 0; n, v = c.next() {
+		if n != 2 {
+			continue
 		}
-		return fields(v, func(n protowire.Number, v []byte) error {
-			if n != 2 { // Any.value
-				return nil
+		body := cursor{rest: v}
+		for n, v := body.next(); n != 0; n, v = body.next() {
+			if n != 2 {
+				continue
 			}
 			a := assigned{bytes: len(v)}
-			err := readAssignment(v, &a)
+			if err := readAssignment(v, &a); err != nil {
+				return err
+			}
 			r.assigned = append(r.assigned, a)
-			return err
-		})
-	})
+		}
+		if body.bad {
+			return errWire
+		}
+	}
+	return c.err()
 }
 
 func readAssignment(b []byte, a *assigned) error {
-	return fields(b, func(n protowire.Number, v []byte) error {
+	c := cursor{rest: b}
+	for n, v := c.next(); n != 0; n, v = c.next() {
 		switch n {
 		case 1:
 			a.name = string(v)
-		case 2: // LocalityLbEndpoints
-			return fields(v, func(n protowire.Number, v []byte) error {
-				if n != 2 { // lb_endpoints
-					return nil
+		case 2: // endpoints
+			locality := cursor{rest: v}
+			for n, v := locality.next(); n != 0; n, v = locality.next() {
+				if n == 2 && !readEndpoint(v, a) { // lb_endpoints
+					return errWire
 				}
-				return readEndpoint(v, a)
-			})
+			}
+			if locality.bad {
+				return errWire
+			}
 		}
-		return nil
-	})
+	}
+	return c.err()
 }
 
 // readEndpoint reads LbEndpoint.endpoint.address.socket_address.address, and
-// walks over the rest.
-func readEndpoint(b []byte, a *assigned) error {
+// walks over what is beside it.
+func readEndpoint(b []byte, a *assigned) bool {
 	a.endpoints++
-	return fields(b, func(n protowire.Number, v []byte) error {
-		if n != 1 {
-			return nil
+	ok := true
+	for _, field := range [...]protowire.Number{1, 1, 1, 2} {
+		var inner []byte
+		c := cursor{rest: b}
+		for n, v := c.next(); n != 0; n, v = c.next() {
+			if n == field {
+				inner = v
+			}
 		}
-		return fields(v, func(_ protowire.Number, v []byte) error {
-			return fields(v, func(_ protowire.Number, v []byte) error {
-				return fields(v, func(n protowire.Number, v []byte) error {
-					if n == 2 {
-						a.note(v)
-					}
-					return nil
-				})
-			})
-		})
-	})
+		b, ok = inner, ok && !c.bad
+	}
+	a.note(b)
+	return ok
 }
 
 func (a *assigned) note(address []byte) {
