@@ -1,16 +1,19 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sightlinedev/sightline/identity"
+	"github.com/sightlinedev/sightline/identity/devca"
+	"github.com/sightlinedev/sightline/identity/svid"
 	"github.com/sightlinedev/sightline/server"
 	slstatus "github.com/sightlinedev/sightline/server/status"
 )
@@ -95,15 +98,48 @@ func TestDegradedStatus(t *testing.T) {
 	}
 }
 
+// slow is a server of the test's trust domain that takes every call and answers none.
+func (w *world) slow() (addr string) {
+	w.t.Helper()
+	now := time.Now()
+	ca, err := devca.Open(w.srv.IdentityDir(), server.DefaultTrustDomain, now)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	doc, err := ca.Issue(identity.MustParse("spiffe://"+server.DefaultTrustDomain+"/sightline/server/slow"), now)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	src, err := svid.FromDocuments(doc.SVID, doc.Key, ca.Bundle())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	srv := grpc.NewServer(grpc.Creds(src.ServerCredentials(svid.Gate{})), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}))
+	go func() { _ = srv.Serve(l) }() // ends with Stop
+	w.t.Cleanup(srv.Stop)
+	return l.Addr().String()
+}
+
 // TestTimeouts ends with 4 when a connection is there and no answer comes.
 func TestTimeouts(t *testing.T) {
-	for name, err := range map[string]error{
-		"a deadline":          context.DeadlineExceeded,
-		"a server's deadline": status.Error(codes.DeadlineExceeded, "too late"),
-	} {
-		if got := report(new(strings.Builder), err); got != exitTimeout {
-			t.Errorf("%s: got %d, want %d", name, got, exitTimeout)
+	w := newWorld(t).serve(server.Config{})
+	slow := w.slow()
+	for _, line := range []string{"service list", "status", "resolve shop/checkout"} {
+		r := w.run("", append(strings.Fields(line), "--timeout", "500ms", "--api", slow)...)
+		if r.code != exitTimeout || !strings.Contains(r.errOut, slow) || !strings.Contains(r.errOut, "did not answer within 500ms") {
+			t.Errorf("%s ended with %d:\n%s", line, r.code, r.errOut)
 		}
+	}
+	r := w.run("", strings.Fields("instance register shop/checkout --address 127.0.0.1 --timeout 500ms --api "+slow)...)
+	if r.code != exitTimeout {
+		t.Errorf("register ended with %d:\n%s", r.code, r.errOut)
 	}
 }
 
