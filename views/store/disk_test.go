@@ -248,7 +248,7 @@ func TestTheGroupUnderWayWhenTheDiskFills(t *testing.T) {
 			s, _, err := openOn(t, errorfs.Wrap(mem, inj), frozen, resumed)
 			must(t, err)
 			commit(t, s, bigRow(1))
-			end := make(chan uint64, 1)
+			end := make(chan uint64, 10) // the reopening tells it too
 			mu.Lock()
 			full = true
 			mu.Unlock()
