@@ -154,6 +154,20 @@ func TestRegisterInterruptedWithoutAServer(t *testing.T) {
 	}
 }
 
+// TestTheTerminalCloses takes the context and the state of a dev server away too.
+func TestTheTerminalCloses(t *testing.T) {
+	w := newWorld(t)
+	c := w.start(strings.Fields("dev --xds-listen 127.0.0.1:0 --api-listen 127.0.0.1:0 --dns-listen 127.0.0.1:0 --http-listen 127.0.0.1:0")...)
+	c.line(5)
+	w.until("status", "ready")
+	if code := c.end(syscall.SIGHUP); code != exitOK {
+		t.Errorf("it ended with %d:\n%s", code, c.errOut.String())
+	}
+	if names, current := w.contexts(); len(names) != 0 || current != "" {
+		t.Errorf("contexts are left: %v, current %q", names, current)
+	}
+}
+
 // TestRegisterNamesTheFlag says which flag a refused field belongs to, and shows
 // one that works.
 func TestRegisterNamesTheFlag(t *testing.T) {

@@ -14,10 +14,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Main runs one command line and returns the process's exit code. SIGINT and
-// SIGTERM ask the command to end; a second one ends the process.
+// Main runs one command line and returns the process's exit code. SIGINT,
+// SIGTERM and a terminal that closes ask the command to end; a second signal
+// ends the process.
 func Main(version string, args []string, in io.Reader, out, errOut io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // nohup means it
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	return run(ctx, version, args, in, out, errOut)
