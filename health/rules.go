@@ -54,6 +54,8 @@ func (e *Evaluator) decide(i *instance, now time.Time) finding {
 		e.silent,     // R6
 	} {
 		if f, fires := rule(i, now); fires {
+			// Whoever renews after a lapse is out by it until the return.
+			f.confirmed = f.state == Ineligible && i.outs.has(R1)
 			return f
 		}
 	}
@@ -69,7 +71,7 @@ func (e *Evaluator) lapsed(i *instance, now time.Time) (finding, bool) {
 	}
 	l.lapse(now, i.row.Lease)
 	i.outs.set(R1, now)
-	return finding{state: Ineligible, rule: R1, note: noteLapsed, confirmed: true}, true
+	return finding{state: Ineligible, rule: R1, note: noteLapsed}, true
 }
 
 // notServing is R2 for the instance itself: its newest report speaks.

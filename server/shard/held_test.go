@@ -18,7 +18,9 @@ func holding(t *testing.T) *region {
 	v := former.view()
 	former.stop()
 	r := newRegion(t, nil)
-	r.publisher.Hold(v)
+	if anew := r.publisher.Hold(v); anew != nil {
+		v = anew.New
+	}
 	r.start(Boot{Held: map[registry.Name]*views.View{checkout: v}, Memories: former.memories})
 	r.expectListed(1, 2)
 	return r
