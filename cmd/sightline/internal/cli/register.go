@@ -18,10 +18,10 @@ import (
 )
 
 type registration struct {
-	label, address, host, region, zone, profile, identity string
-	ports                                                 []string
-	weight                                                uint32
-	lease, grace                                          time.Duration
+	label, address, region, zone, profile, identity string
+	ports                                           []string
+	weight                                          uint32
+	lease, grace                                    time.Duration
 }
 
 func (a *app) registerCommand() *cobra.Command {

@@ -126,7 +126,7 @@ func (s *serverFlags) logger(w io.Writer) (*slog.Logger, error) {
 	}
 	switch {
 	case s.logFormat == "text", s.logFormat == "auto" && terminal(w):
-		return slog.New(tint.NewHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !colour(w)})), nil
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !colour(w)})), nil
 	case s.logFormat == "json", s.logFormat == "auto":
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})), nil
 	}
