@@ -33,7 +33,7 @@ func (s *sink) SendMsg(any) error {
 	ts := &s.st.typ[eds]
 	nonce := ts.inflight[len(ts.inflight)-1].nonce()
 	s.st.mu.Unlock()
-	err := s.st.receive(&request{typ: eds, nonce: nonce, same: true}, time.Now())
+	_, err := s.st.receive(&request{typ: eds, nonce: nonce, same: true}, time.Now())
 	s.got.Done()
 	return err
 }
@@ -74,7 +74,7 @@ func benchDelivery(b *testing.B, names int) {
 		st.conn = &sink{st: st, got: &got, ctx: ctx}
 		s.feed.enter(st)
 		got.Add(1)
-		if err := st.receive(&request{typ: eds, subscribe: hosts}, time.Now()); err != nil {
+		if _, err := st.receive(&request{typ: eds, subscribe: hosts}, time.Now()); err != nil {
 			b.Fatal(err)
 		}
 	}

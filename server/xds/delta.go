@@ -1,8 +1,6 @@
 package xds
 
 import (
-	"time"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
@@ -18,16 +16,19 @@ const maxStrays = 16
 
 // onDelta takes in a request of the delta protocol, under mu. An error ends the
 // stream.
-func (st *stream) onDelta(r *request, now time.Time) error {
+func (st *stream) onDelta(r *request) error {
+	if n := max(len(r.subscribe), len(r.unsubscribe)); n > st.names {
+		return st.tooManyNames(r.typeName(), n)
+	}
+	if limit := st.srv.cfg.Limits.AgentNames; len(r.offered) > limit {
+		return status.New(status.LimitExceeded, "more than %d versions of type %s offered in one request", limit, r.typeName()).
+			With("limit", "XDS.AgentNames").Err()
+	}
 	if r.typ == types {
 		st.stray(r)
 		return nil
 	}
-	if len(r.subscribe) > st.names {
-		return st.tooManyNames(r.typ, len(r.subscribe))
-	}
 	ts := &st.typ[r.typ]
-	st.settle(r.typ, r, now)
 	first := !ts.seen
 	ts.seen = true
 	if first && len(r.offered) > 0 {
@@ -42,30 +43,43 @@ func (st *stream) onDelta(r *request, now time.Time) error {
 	st.unsubscribe(r.typ, r.unsubscribe)
 	st.subscribe(r)
 	if ts.subscribed > st.names {
-		return st.tooManyNames(r.typ, ts.subscribed)
+		return st.tooManyNames(r.typeName(), ts.subscribed)
 	}
 	return nil
 }
 
-func (st *stream) tooManyNames(t typ, n int) error {
-	return status.New(status.LimitExceeded, "%d names of type %s subscribed on one stream, the limit is %d",
-		n, t, st.names).With("limit", "XDS.Names").Err()
+func (st *stream) tooManyNames(typeName string, n int) error {
+	return status.New(status.LimitExceeded, "at least %d names of type %s asked for on one stream, the limit is %d",
+		n, typeName, st.names).With("limit", "XDS.Names").Err()
 }
 
 // stray answers a request for a type that is not served: none of it exists.
 func (st *stream) stray(r *request) {
-	var gone []string
-	for _, n := range r.subscribe {
-		if n != star {
-			gone = append(gone, n)
-		}
+	if r.typeURL == "" {
+		return
 	}
-	if len(gone) == 0 || r.typeURL == "" || len(st.strays) >= maxStrays {
+	var gone []string
+	size, limit := 0, st.srv.responseLimit()
+	for _, n := range r.subscribe {
+		if n == star {
+			continue
+		}
+		if size += len(n) + 4; size > limit {
+			st.answerStray(r.typeURL, gone)
+			gone, size = nil, len(n)+4
+		}
+		gone = append(gone, n)
+	}
+	st.answerStray(r.typeURL, gone)
+}
+
+func (st *stream) answerStray(typeURL string, gone []string) {
+	if len(gone) == 0 || len(st.strays) >= maxStrays {
 		return
 	}
 	f := inflight{serial: uint32(len(st.strays)), salt: newSalt()}
 	st.strays = append(st.strays, &discoveryv3.DeltaDiscoveryResponse{
-		TypeUrl: r.typeURL, Nonce: f.nonce(), RemovedResources: gone,
+		TypeUrl: typeURL, Nonce: f.nonce(), RemovedResources: gone,
 		ControlPlane: &corev3.ControlPlane{Identifier: st.srv.cfg.Identifier},
 	})
 }

@@ -83,12 +83,12 @@ func (st *stream) newInflight(t typ, now time.Time) *inflight {
 
 // settle matches a request's nonce with a response. On delta it settles that
 // response only, on state of the world all up to it; a nonce that is not one of
-// an unsettled response settles nothing.
-func (st *stream) settle(t typ, r *request, now time.Time) {
+// an unsettled response settles nothing. It reports whether one was settled.
+func (st *stream) settle(t typ, r *request, now time.Time) bool {
 	ts := &st.typ[t]
 	i := slices.IndexFunc(ts.inflight, func(f *inflight) bool { return !f.settled && f.matches(r.nonce) })
 	if i < 0 {
-		return
+		return false
 	}
 	f := ts.inflight[i]
 	if !st.delta {
@@ -107,6 +107,7 @@ func (st *stream) settle(t typ, r *request, now time.Time) {
 	if len(ts.inflight) == 0 {
 		ts.inflight = nil
 	}
+	return true
 }
 
 // matches compares without building the nonce.
@@ -153,6 +154,12 @@ func (st *stream) stalled(now time.Time) error {
 	l := st.srv.cfg.Limits
 	if !st.met && now.Sub(st.opened) > l.StallAfter {
 		return status.Errorf(status.StreamStalled, "no request within %s", l.StallAfter)
+	}
+	if since := st.sending.Load(); since != 0 {
+		patience := l.StallAfter + time.Duration(st.unacked)*time.Second/time.Duration(l.StallRate)
+		if now.Sub(time.Unix(0, since)) > patience {
+			return status.Errorf(status.StreamStalled, "nothing was read within %s", patience.Round(time.Millisecond))
+		}
 	}
 	for t := range types {
 		for _, f := range st.typ[t].inflight {

@@ -110,7 +110,10 @@ func (s *Server) scopeOf(who identity.Principal) scope {
 
 // read takes in requests until the stream ends.
 func (s *Server) read(ctx context.Context, st *stream) error {
-	r := &request{wantNode: true, lists: &nameLists{seed: maphash.MakeSeed()}}
+	r := &request{
+		wantNode: true, lists: &nameLists{seed: maphash.MakeSeed()},
+		limit: requestLimit{names: st.names, offered: s.cfg.Limits.AgentNames},
+	}
 	var m any = deltaMessage{r}
 	if !st.delta {
 		m = sotwMessage{r}
@@ -131,40 +134,57 @@ func (s *Server) read(ctx context.Context, st *stream) error {
 			st.meet(r)
 			defer st.part()
 		}
-		if !r.plain() && !budget.Allow() {
-			if on := s.cfg.Events.Throttled; on != nil {
-				on(st.who, st.node.id)
-			}
-			if budget.Wait(ctx) != nil {
-				return s.ended(ctx)
-			}
+		plain := r.plain()
+		if !plain && s.throttle(ctx, st, budget) != nil {
+			return s.ended(ctx)
 		}
-		if err := st.receive(r, time.Now()); err != nil {
+		settled, err := st.receive(r, time.Now())
+		if err != nil {
 			return s.refuse(ctx, st, err)
+		}
+		r.done()
+		// Only an acknowledgement of something is free.
+		if plain && !settled && s.throttle(ctx, st, budget) != nil {
+			return s.ended(ctx)
 		}
 	}
 }
 
+// throttle takes a request from the stream's budget, and waits when there is
+// none left. An error says that the stream ended.
+func (s *Server) throttle(ctx context.Context, st *stream, budget *rate.Limiter) error {
+	if budget.Allow() {
+		return nil
+	}
+	if on := s.cfg.Events.Throttled; on != nil {
+		on(st.who, st.node.id)
+	}
+	return budget.Wait(ctx)
+}
+
 // receive takes in a request and has the stream served if that may have made
-// something due.
-func (st *stream) receive(r *request, now time.Time) error {
+// something due. It reports whether the request settled a response; an error
+// ends the stream.
+func (st *stream) receive(r *request, now time.Time) (settled bool, err error) {
 	st.mu.Lock()
 	if st.closed {
 		st.mu.Unlock()
-		return nil
+		return false, nil
 	}
-	var err error
+	if r.typ != types {
+		settled = st.settle(r.typ, r, now)
+	}
 	if st.delta {
-		err = st.onDelta(r, now)
+		err = st.onDelta(r)
 	} else {
-		err = st.onSotw(r, now)
+		err = st.onSotw(r)
 	}
 	prio, due := st.pending()
 	st.mu.Unlock()
 	if due {
 		st.wake(prio)
 	}
-	return err
+	return settled, err
 }
 
 // meet learns from the first request what kind of client a stream has.

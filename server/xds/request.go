@@ -48,7 +48,23 @@ type request struct {
 
 	lists    *nameLists // state of the world: hashes of the lists before, per type
 	wantNode bool       // the node of this stream is not known yet
+	limit    requestLimit
 }
+
+// requestLimit is how much of a request is read: a client must not make us hold
+// more than a stream may use. What is over it is not kept, but its presence is.
+type requestLimit struct{ names, offered int }
+
+// typeName names the type for people.
+func (r *request) typeName() string {
+	if r.typ == types {
+		return r.typeURL
+	}
+	return r.typ.String()
+}
+
+// done lets go of what a request brought.
+func (r *request) done() { r.subscribe, r.unsubscribe, r.offered, r.names = nil, nil, nil, nil }
 
 // nameLists holds an order-free hash of the last list of names per type.
 type nameLists struct {
@@ -121,7 +137,7 @@ type (
 // readWire reads a DeltaDiscoveryRequest.
 func (m deltaMessage) readWire(b []byte) error {
 	r := m.request
-	*r = request{typ: types, wantNode: r.wantNode}
+	*r = request{typ: types, wantNode: r.wantNode, limit: r.limit}
 	return each(b, func(n protowire.Number, v []byte) (err error) {
 		switch n {
 		case 1:
@@ -129,9 +145,9 @@ func (m deltaMessage) readWire(b []byte) error {
 		case 2:
 			r.setType(v)
 		case 3:
-			r.subscribe, err = appendName(r.subscribe, v)
+			r.subscribe, err = r.appendName(r.subscribe, v)
 		case 4:
-			r.unsubscribe, err = appendName(r.unsubscribe, v)
+			r.unsubscribe, err = r.appendName(r.unsubscribe, v)
 		case 5:
 			err = r.readOffered(v)
 		case 6:
@@ -147,7 +163,7 @@ func (m deltaMessage) readWire(b []byte) error {
 // it is walked twice.
 func (m sotwMessage) readWire(b []byte) error {
 	r := m.request
-	*r = request{typ: types, lists: r.lists, wantNode: r.wantNode}
+	*r = request{typ: types, lists: r.lists, wantNode: r.wantNode, limit: r.limit}
 	var list uint64
 	err := each(b, func(n protowire.Number, v []byte) (err error) {
 		switch n {
@@ -175,13 +191,16 @@ func (m sotwMessage) readWire(b []byte) error {
 	r.lists.seen[r.typ], r.lists.last[r.typ] = true, list
 	return each(b, func(n protowire.Number, v []byte) (err error) {
 		if n == 3 {
-			r.names, err = appendName(r.names, v)
+			r.names, err = r.appendName(r.names, v)
 		}
 		return err
 	})
 }
 
-func appendName(to []string, v []byte) ([]string, error) {
+func (r *request) appendName(to []string, v []byte) ([]string, error) {
+	if len(to) > r.limit.names {
+		return to, nil
+	}
 	s, err := resourceText(v)
 	if err != nil {
 		return to, err
@@ -190,6 +209,9 @@ func appendName(to []string, v []byte) ([]string, error) {
 }
 
 func (r *request) readOffered(b []byte) error {
+	if len(r.offered) > r.limit.offered {
+		return nil
+	}
 	var name, version string
 	err := each(b, func(n protowire.Number, v []byte) (err error) {
 		switch n {

@@ -45,10 +45,13 @@ func marshalled(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
+// roomy is a limit that no request of a test reaches.
+var roomy = requestLimit{names: 1 << 30, offered: 1 << 30}
+
 func lists() *nameLists { return &nameLists{seed: maphash.MakeSeed()} }
 
 func TestNodeIsRead(t *testing.T) {
-	r := &request{wantNode: true}
+	r := &request{wantNode: true, limit: roomy}
 	if err := (deltaMessage{r}).readWire(marshalled(t, deltaSeed())); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +69,7 @@ func TestAcknowledgementIsCheap(t *testing.T) {
 	}
 	m := &discoveryv3.DiscoveryRequest{VersionInfo: "7.10", TypeUrl: eds.url(), ResourceNames: names, ResponseNonce: "12-abcdef01"}
 	b := marshalled(t, m)
-	r := &request{lists: lists()}
+	r := &request{lists: lists(), limit: roomy}
 	read := func() {
 		if err := (sotwMessage{r}).readWire(b); err != nil {
 			t.Fatal(err)
@@ -93,7 +96,7 @@ func FuzzDeltaRequest(f *testing.F) {
 	f.Add(marshalled(f, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: "x", ResponseNonce: "y"}))
 	f.Add([]byte{0x0a, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r := &request{wantNode: true}
+		r := &request{wantNode: true, limit: roomy}
 		err := deltaMessage{r}.readWire(b)
 		m := &discoveryv3.DeltaDiscoveryRequest{}
 		if proto.Unmarshal(b, m) != nil || err != nil {
@@ -131,7 +134,7 @@ func FuzzSotwRequest(f *testing.F) {
 	f.Add(marshalled(f, &discoveryv3.DiscoveryRequest{TypeUrl: "x"}))
 	f.Add([]byte{0x1a, 0x03, 'a', 'b'})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r := &request{wantNode: true, lists: lists()}
+		r := &request{wantNode: true, lists: lists(), limit: roomy}
 		err := sotwMessage{r}.readWire(b)
 		m := &discoveryv3.DiscoveryRequest{}
 		if proto.Unmarshal(b, m) != nil || err != nil {
@@ -145,4 +148,25 @@ func FuzzSotwRequest(f *testing.F) {
 			t.Errorf("the same request again: %v, same %t", err, r.same)
 		}
 	})
+}
+
+// What is over a limit is not kept, and its presence is.
+func TestReadingIsBounded(t *testing.T) {
+	many := make([]string, 1000)
+	offered := make(map[string]string)
+	for i := range many {
+		many[i] = strings.Repeat("s", i%50+1) + ".shop"
+		offered[strings.Repeat("s", i%500)] = "1.1-x"
+	}
+	limit := requestLimit{names: 10, offered: 20}
+	d := &request{limit: limit}
+	b := marshalled(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: eds.url(), ResourceNamesSubscribe: many, ResourceNamesUnsubscribe: many, InitialResourceVersions: offered})
+	if err := (deltaMessage{d}).readWire(b); err != nil || len(d.subscribe) != 11 || len(d.unsubscribe) != 11 || len(d.offered) != 21 {
+		t.Errorf("kept %d, %d, %d (%v)", len(d.subscribe), len(d.unsubscribe), len(d.offered), err)
+	}
+	s := &request{lists: lists(), limit: limit}
+	b = marshalled(t, &discoveryv3.DiscoveryRequest{TypeUrl: eds.url(), ResourceNames: many})
+	if err := (sotwMessage{s}).readWire(b); err != nil || len(s.names) != 11 {
+		t.Errorf("kept %d (%v)", len(s.names), err)
+	}
 }

@@ -219,10 +219,13 @@ func (st *stream) sendAll(out []outgoing, w *worker) bool {
 			})
 			return false
 		}
+		began := time.Now().UnixNano()
+		st.sending.Store(began)
 		if w != nil {
-			w.sending.Store(time.Now().UnixNano())
+			w.sending.Store(began)
 		}
 		err := st.conn.SendMsg(out[i].msg)
+		st.sending.Store(0)
 		if w != nil {
 			w.sending.Store(0)
 		}

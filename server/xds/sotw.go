@@ -2,7 +2,6 @@ package xds
 
 import (
 	"slices"
-	"time"
 
 	"github.com/sightlinedev/sightline/server/status"
 	"github.com/sightlinedev/sightline/views"
@@ -10,15 +9,14 @@ import (
 
 // onSotw takes in a request of the state-of-the-world protocol. Its list is
 // compared with the one before it, whatever its nonce. An error ends the stream.
-func (st *stream) onSotw(r *request, now time.Time) error {
+func (st *stream) onSotw(r *request) error {
 	if r.typ == types {
 		return nil
 	}
 	if len(r.names) > st.names { // before they are interned
-		return st.tooManyNames(r.typ, len(r.names))
+		return st.tooManyNames(r.typeName(), len(r.names))
 	}
 	ts := &st.typ[r.typ]
-	st.settle(r.typ, r, now)
 	first := !ts.seen
 	ts.seen = true
 	if r.same && !first {
@@ -183,6 +181,9 @@ func (p *pass) farewell(t typ, r *record, f *found) bool {
 		return false
 	}
 	last, at := p.buried(f)
+	if last != nil && !st.scope(last) { // to this client it is as if it had never been
+		last, at = nil, p.snap.Version()
+	}
 	f.enc = st.srv.render.withdrawn(last, at, f.name.resourceName, st.shape)
 	f.gone = f.enc != nil
 	return f.gone

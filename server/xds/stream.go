@@ -3,6 +3,7 @@ package xds
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -34,7 +35,8 @@ type stream struct {
 	kind  kind
 	shape rendering
 
-	bell doorbell
+	bell    doorbell
+	sending atomic.Int64 // when the send in progress began, Unix nanoseconds; 0: none
 
 	mu         sync.Mutex
 	records    records
