@@ -9,8 +9,9 @@ import (
 	"github.com/sightlinedev/sightline/views"
 )
 
-// MaxApex is the longest apex in bytes (STORE.md §2): with it, every name that
-// the registry accepts fits the 253 bytes of a domain name.
+// MaxApex is the longest apex in bytes, without its final dot (STORE.md §2):
+// with it, every name that the registry accepts fits the 253 bytes of a domain
+// name.
 const MaxApex = 48
 
 // zone is one apex that we answer for.
@@ -22,7 +23,7 @@ type zone struct {
 func parseZone(s string) (zone, error) {
 	apex := strings.ToLower(mdns.Fqdn(s))
 	labels := mdns.SplitDomainName(apex)
-	if len(labels) == 0 || len(apex) > MaxApex {
+	if len(labels) == 0 || len(apex) > MaxApex+len(".") {
 		return zone{}, fmt.Errorf("DNS zone %q: an apex has 1 to %d characters", s, MaxApex)
 	}
 	for _, l := range labels {

@@ -126,11 +126,14 @@ func TestNew(t *testing.T) {
 	for want, cfg := range map[string]Config{
 		"no DNS zone configured":    {Listen: "127.0.0.1:0"},
 		"is not a DNS label":        {Listen: "127.0.0.1:0", Zones: []string{"under_score.test"}},
-		"an apex has 1 to 48":       {Listen: "127.0.0.1:0", Zones: []string{strings.Repeat("a.", 30)}},
+		"an apex has 1 to 48":       {Listen: "127.0.0.1:0", Zones: []string{"aaa." + strings.Repeat("a.", 23)}},
 		"bind UDP 127.0.0.1:999999": {Listen: "127.0.0.1:999999", Zones: []string{"z.test"}},
 	} {
 		if s, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New(%+v) = %v, %v; want an error with %q", cfg, s, err, want)
 		}
+	}
+	if _, err := parseZone("aa." + strings.Repeat("a.", 23)); err != nil {
+		t.Errorf("an apex of 48 bytes and its final dot: %v", err)
 	}
 }
