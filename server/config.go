@@ -15,6 +15,7 @@ import (
 	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/identity/svid"
+	"github.com/sightlinedev/sightline/registry"
 	"github.com/sightlinedev/sightline/server/limits"
 	"github.com/sightlinedev/sightline/server/status"
 )
@@ -152,6 +153,13 @@ func (c *Config) check() error {
 		if err := c.checkListener(l); err != nil {
 			return err
 		}
+	}
+	// Instances that name no place of their own are given these.
+	if why := registry.CheckLabel(c.Region); why != "" {
+		return startError(status.InvalidConfig, "--region %s", why)
+	}
+	if why := registry.CheckLabel(c.Zone); why != "" && c.Zone != "" {
+		return startError(status.InvalidConfig, "--zone %s", why)
 	}
 	return nil
 }
