@@ -10,15 +10,17 @@ import (
 // heldView is a published view of which only the last state is known: the
 // service's own row does not decode. Nothing judges its members.
 type heldView struct {
-	view   *views.View
-	memory []byte // the service's checkpoint, for when the row is back
+	view *views.View
+	// The service's checkpoint and its unreadable members, for when its row is back.
+	memory []byte
+	lost   []*views.Member
 }
 
 // hold takes over the held views that are this shard's.
 func (s *shard) hold(boot Boot) {
 	for name, v := range boot.Held {
 		if s.set.of(name) == s {
-			s.held[name] = &heldView{v, boot.Memories[name]}
+			s.held[name] = &heldView{v, boot.Memories[name], boot.Lost[name]}
 		}
 	}
 }
@@ -37,7 +39,7 @@ func (s *shard) meet(now time.Time, c registry.Change) *service {
 		delete(s.held, c.Name)
 		return s.newService(c.Name, now)
 	}
-	return s.loadService(c, h.memory, nil)
+	return s.loadService(c, h.memory, h.lost)
 }
 
 // restampHeld gives a held view a new version.

@@ -21,7 +21,8 @@ func holding(t *testing.T) *region {
 	if anew := r.publisher.Hold(v); anew != nil {
 		v = anew.New
 	}
-	r.start(Boot{Held: map[registry.Name]*views.View{checkout: v}, Memories: former.memories})
+	r.start(Boot{Held: map[registry.Name]*views.View{checkout: v}, Memories: former.memories,
+		Lost: map[registry.Name][]*views.Member{checkout: v.Members[1:]}})
 	r.expectListed(1, 2)
 	return r
 }
@@ -34,9 +35,11 @@ func TestAHeldServiceIsPutAgain(t *testing.T) {
 		r.set.SubmitChange(registry.Change{Name: checkout, Revision: 5, Instances: []registry.InstanceChange{{UID: 2, Removal: registry.Deregistered}}})
 		r.run(40 * time.Second)
 		r.expectListed(1, 2)
-		r.set.SubmitChange(rows(checkout, 6, 25*time.Second, self, 1))
+		back := rows(checkout, 6, 25*time.Second, self, 1)
+		back.DamagedRows = 1 // i2's own row does not decode either
+		r.set.SubmitChange(back)
 		r.run(time.Second)
-		r.expectListed(1)
+		r.expectListed(1, 2)
 		r.set.SubmitChange(rows(checkout, 7, 0, 0, 3))
 		r.run(time.Second)
 		r.expectListed(1, 3)
