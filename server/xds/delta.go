@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"time"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
@@ -193,18 +195,12 @@ func (st *stream) answer(snap *views.Snapshot, t typ, id nameID, text string, of
 	case f.enc == nil:
 		st.dirtied(t, rec, withdrawal)
 	case f.enc.version() == version && !(t == eds && rec.any(cds, fresh)):
-	case ours && f.enc.at.Less(at) && at.Epoch <= snap.Version().Epoch && st.restamp(f.view.Name):
+	case ours && f.enc.at.Less(at) && at.Epoch <= snap.Version().Epoch && st.srv.stampAnew(f.view.Name, f.enc.at, time.Now()):
 	case t == eds && rec.any(cds, fresh):
 		st.dirtied(t, rec, asked) // its Cluster went out on this stream, and waits for it
 	default:
 		st.dirtied(t, rec, resume)
 	}
-}
-
-// restamp asks for a new version of a service that a client knows at a higher
-// one than we do. When it is granted, the publication brings the answer.
-func (st *stream) restamp(n views.Name) bool {
-	return st.srv.cfg.Restamp != nil && st.srv.cfg.Restamp(n)
 }
 
 // refused reports a name that was asked for and exists, outside the scope.

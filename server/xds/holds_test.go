@@ -1,11 +1,16 @@
 package xds_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
+	"github.com/sightlinedev/sightline/server/limits"
+	"github.com/sightlinedev/sightline/server/xds"
 )
 
 // A service that comes back while its removal is held is routed again, also when
@@ -152,4 +157,41 @@ func (w *world) follower(delta bool) *sidecar {
 	must(w, s.Ask(rawxds.RDS, outbound))
 	w.settle()
 	return s
+}
+
+// Routes that no response can hold are reported, and those that the client has stay.
+func TestRoutesThatCannotBeMadeStay(t *testing.T) {
+	var refused atomic.Int64
+	for _, delta := range []bool{true, false} {
+		inWorld(t, func(w *world) {
+			w.put(svc("orders.shop", "10.0.0.1"))
+			c := w.follower(delta)
+			long := strings.Repeat("s", 60)
+			for i := range 50 {
+				s := service{host: fmt.Sprintf("%s%d.%s", long, i, long), addrs: []string{"10.0.0.1"}}
+				for port := range 150 {
+					s.ports = append(s.ports, uint16(8000+port))
+				}
+				w.put(s)
+			}
+			time.Sleep(20 * time.Second)
+			for _, r := range c.Responses(rawxds.RDS) {
+				if len(r.Removed) > 0 {
+					t.Errorf("the routes were taken away: %s", brief([]*rawxds.Response{r}))
+				}
+			}
+			if refused.Swap(0) == 0 || !slices.Contains(w.routes(c.Client), "orders.shop") {
+				t.Errorf("delta %t: %d routes are held", delta, len(w.routes(c.Client)))
+			}
+			w.drop("orders.shop") // a set that differs
+			w.put(svc("last.shop", "10.0.0.1"))
+			w.settle()
+			if _, ok := c.Held(rawxds.RDS)[outbound]; !ok {
+				t.Error("the routes are gone")
+			}
+			w.end(c.Client)
+		}, within(func(l *limits.XDS) { l.Names = 20000 }), func(c *xds.Config) {
+			c.Events.Unrenderable = func(string, string, error) { refused.Add(1) }
+		})
+	}
 }

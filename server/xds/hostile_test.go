@@ -147,3 +147,32 @@ func TestForgedAcknowledgementsAreCounted(t *testing.T) {
 		}
 	})
 }
+
+// XDS.md section 7, trap 1: some Envoys come back without asking for Clusters, and ask
+// on their next stream. One that does so again has none.
+func TestEnvoyThatForgetsItsClustersIsEndedOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(svc("orders.shop", "10.0.0.1"))
+		c := w.sidecar()
+		assignments, listener := c.Versions(rawxds.EDS), c.Versions(rawxds.LDS)
+		w.end(c.Client)
+		for i := range 2 {
+			again := w.delta(nil)
+			must(t, again.Resume(rawxds.EDS, assignments, "orders.shop"))
+			static := w.delta(nil) // has assignments only, as with Clusters of its own
+			must(t, static.Resume(rawxds.EDS, assignments, "orders.shop"))
+			w.settle()
+			must(t, again.Resume(rawxds.LDS, listener))
+			time.Sleep(10 * time.Second)
+			must(t, again.Err())
+			time.Sleep(20 * time.Second)
+			if ended := again.Err() != nil; ended != (i == 0) || static.Err() != nil {
+				t.Errorf("time %d: ended %t; the one without listeners: %v", i, ended, static.Err())
+			}
+			w.end(again, static)
+		}
+		if len(w.ended) != 1 || !strings.Contains(w.ended[0].Error(), "Clusters") {
+			t.Errorf("reported %v", w.ended)
+		}
+	})
+}

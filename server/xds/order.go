@@ -210,7 +210,8 @@ func (p *pass) resolveComposite(t typ, f *found) {
 		set = p.routeSet()
 	}
 	e := st.srv.render.composite(t, set, st.shape)
-	if e == nil {
+	if e == nil { // it was reported; what the client has is better than nothing
+		f.skip = st.records.find(f.id).any(t, held)
 		return
 	}
 	shown := st.composites[t]

@@ -90,3 +90,64 @@ func comeBackAmid(w *world, b *between, n int) {
 		w.end(a.client)
 	}
 }
+
+// A service that is being stamped anew is answered to nobody under the version
+// that is too low, whoever asks for whatever of it meanwhile.
+func TestNobodyIsAnsweredWhileAServiceIsStampedAnew(t *testing.T) {
+	asked := 0
+	inWorld(t, func(w *world) {
+		w.put(svc("orders.shop", "10.0.0.1"))
+		first := w.delta(nil)
+		must(t, first.Subscribe(rawxds.CDS))
+		must(t, first.Subscribe(rawxds.EDS, "orders.shop"))
+		w.settle()
+		offered := func(typ string) map[string]string {
+			_, render, _ := strings.Cut(first.Versions(typ)["orders.shop"], "-")
+			return map[string]string{"orders.shop": fmt.Sprintf("%d.900-%s", epoch, render)}
+		}
+		var back []*rawxds.Client
+		for range 2 {
+			c := w.delta(nil)
+			must(t, c.Resume(rawxds.CDS, offered(rawxds.CDS)))
+			must(t, c.Resume(rawxds.EDS, offered(rawxds.EDS), "orders.shop"))
+			back = append(back, c)
+		}
+		w.settle()
+		for _, c := range back {
+			w.responses(c, "", 0)
+		}
+		w.seq = 900
+		v := w.put(service{host: "orders.shop", addrs: []string{"10.0.0.1"}, ports: []uint16{8081}})
+		w.settle()
+		for _, c := range back {
+			for _, typ := range []string{rawxds.CDS, rawxds.EDS} {
+				if got := c.Versions(typ)["orders.shop"]; !strings.HasPrefix(got, v.Endpoint.String()+"-") {
+					t.Errorf("%s at %q, want %s: %s", typ, got, v.Endpoint, brief(c.Responses("")))
+				}
+			}
+		}
+		w.end(append(back, first)...)
+	}, func(c *xds.Config) {
+		c.Restamp = func(views.Name) bool { asked++; return asked == 1 }
+	})
+}
+
+// A new version that never comes is not waited for for ever.
+func TestStampingAnewIsNotWaitedForForEver(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.grant = true
+		w.put(svc("orders.shop", "10.0.0.1"))
+		offered := map[string]string{"orders.shop": fmt.Sprintf("%d.900-x", epoch)}
+		a := w.delta(nil)
+		must(t, a.Resume(rawxds.EDS, offered, "orders.shop"))
+		w.settle()
+		w.responses(a, "", 0)
+		w.grant = false
+		time.Sleep(10 * time.Second)
+		b := w.delta(nil)
+		must(t, b.Resume(rawxds.EDS, offered, "orders.shop"))
+		w.settle()
+		w.responses(b, rawxds.EDS, 1)
+		w.end(a, b)
+	})
+}

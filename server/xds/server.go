@@ -81,6 +81,8 @@ type Server struct {
 	draining error
 	perPeer  map[identity.Principal]int
 	perID    map[identity.ID]int
+	stamping map[views.Name]stamping
+	reminded map[string]struct{} // clients that were ended for asking for no Clusters
 }
 
 // New returns a server that serves nothing until Run is called.
@@ -91,6 +93,7 @@ func New(cfg Config) *Server {
 	s := &Server{
 		cfg: cfg, pool: newPool(), loaded: make(chan struct{}), stopping: make(chan struct{}),
 		perPeer: make(map[identity.Principal]int), perID: make(map[identity.ID]int),
+		stamping: make(map[views.Name]stamping), reminded: make(map[string]struct{}),
 	}
 	s.render = newRenderer(renderConfig{outbound: cfg.Outbound, refused: func(t typ, name string, reason error) {
 		if cfg.Events.Unrenderable != nil {
@@ -153,9 +156,15 @@ func (s *Server) keepHouse(n int) {
 		return
 	}
 	for _, st := range s.feed.open() {
-		if reason := st.stalled(now); reason != nil {
+		reason := st.stalled(now)
+		if reason == nil {
+			reason = st.forgetful(now)
+		}
+		if reason != nil {
+			st.mu.Lock()
 			st.expel(reason)
-			st.close()
+			st.shut()
+			st.mu.Unlock()
 		}
 	}
 }
@@ -176,8 +185,10 @@ func (s *Server) ready() bool {
 	if !s.cfg.Snapshot().Complete() {
 		return false
 	}
+	// Read first: a policy that comes after it is seen as a change.
+	generation := s.generation()
 	if s.complete.CompareAndSwap(false, true) {
-		s.policy.Store(s.generation())
+		s.policy.Store(generation)
 		close(s.loaded)
 	}
 	return true

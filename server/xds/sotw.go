@@ -154,9 +154,11 @@ func (p *pass) sotwPart(t typ, only flag) {
 		b := p.batch()
 		for i := range list {
 			f := &list[i]
-			if !b.fits(len(f.enc.any)) {
-				later = append(later, f.id)
-				continue
+			if !b.fits(len(f.enc.any)) { // nor may a smaller one overtake it
+				for _, f := range list[i:] {
+					later = append(later, f.id)
+				}
+				break
 			}
 			r := st.records.find(f.id)
 			p.put(t, b, r, f)
@@ -273,6 +275,7 @@ func (p *pass) wholeSet(t typ) (set, gone []found, news bool) {
 		}
 		k := p.resolve(t, r.id)
 		switch {
+		case k.enc == nil && k.skip:
 		case k.enc != nil:
 			news = news || r.any(t, dirty) && !k.skip
 			set = append(set, k)

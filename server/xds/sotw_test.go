@@ -234,6 +234,23 @@ func TestAscendingVersions(t *testing.T) {
 	})
 }
 
+// Also where a small one would still fit beside a large one: it waits for those
+// before it.
+func TestSmallAssignmentsDoNotOvertake(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(service{host: "a.shop", addrs: addresses(30), pad: 400})
+		w.put(service{host: "b.shop", addrs: addresses(20), pad: 400})
+		w.put(svc("c.shop", "10.0.0.1"))
+		c := w.sotw("gRPC Go", nil)
+		must(t, c.Ask(rawxds.EDS, "a.shop", "b.shop", "c.shop"))
+		w.settle()
+		all := w.responses(c, rawxds.EDS, 2)
+		w.gave(all[0], []string{"a.shop"})
+		w.gave(all[1], []string{"b.shop", "c.shop"})
+		w.end(c)
+	}, within(func(l *limits.XDS) { l.ResponseBytes = 20 << 10 }))
+}
+
 // Withdrawn permission is an empty assignment; given back, everything comes again.
 func TestScopeOnSotw(t *testing.T) {
 	inWorld(t, func(w *world) {

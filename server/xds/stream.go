@@ -200,7 +200,8 @@ func (st *stream) shut() {
 	}
 }
 
-// expel ends the stream from our side, with a status that says why.
+// expel ends the stream from our side, with a status that says why. The caller
+// holds mu.
 func (st *stream) expel(reason error) {
 	if on := st.srv.cfg.Events.Ended; on != nil {
 		on(st.who, st.node.id, st.kind.name, reason)
