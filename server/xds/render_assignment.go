@@ -8,6 +8,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/views"
 )
 
@@ -46,6 +47,10 @@ type assignment struct {
 	envoy      bool // endpoints carry weight and metadata
 	degraded   bool // and the mark that the guard speaks for the service
 	drop       bool // every call is to be dropped
+
+	// The identity last encoded, and its text: most members share one.
+	identity     identity.ID
+	identityText string
 }
 
 // assign arranges the members of one port for one kind of client. The error

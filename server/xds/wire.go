@@ -113,12 +113,18 @@ func (a *assignment) encode() []byte {
 	return w
 }
 
-// entrySize is about what one endpoint takes.
+// entrySize is about what one endpoint takes. The members of a service are
+// alike: the first speaks for all.
 func (a *assignment) entrySize() int {
-	if a.envoy {
-		return 256
+	if !a.envoy {
+		return 48
 	}
-	return 48
+	for i := range a.localities {
+		for _, p := range a.localities[i].members {
+			return 88 + len(p.member.Identity.Path()) + len(p.member.Identity.TrustDomain()) + len(p.member.Capability)
+		}
+	}
+	return 0
 }
 
 func (a *assignment) locality(w *wire, l *locality) {
@@ -173,7 +179,10 @@ func (a *assignment) metadata(w *wire, m *views.Member) {
 	if a.degraded {
 		field(w, "confidence", views.ConfidenceDegraded.String())
 	}
-	field(w, "spiffe_id", m.Identity.String())
+	if a.identity != m.Identity {
+		a.identity, a.identityText = m.Identity, m.Identity.String()
+	}
+	field(w, "spiffe_id", a.identityText)
 	field(w, "uid", m.UID.String())
 	w.close(fields)
 	w.close(at)
