@@ -383,6 +383,29 @@ func TestMemoryThatCannotBeReadIsLost(t *testing.T) {
 	}
 }
 
+// An instance that was out by its lease and has none any more is not out for good.
+func TestALapseIsForgottenWithItsLease(t *testing.T) {
+	e := New(scenarioName, epoch, Memory{})
+	e.Apply(epoch, fleet(2, 25*time.Second, 0))
+	e.Judge(epoch)
+	e.Renew(epoch.Add(20*time.Second), 2)
+	at := epoch.Add(30 * time.Second)
+	e.Judge(at)
+	if v := e.Verdicts()[0]; v.OutBy != R1 {
+		t.Fatalf("not lapsed: %+v", v)
+	}
+	m, err := ReadMemory(e.Checkpoint(at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := New(scenarioName, at, m)
+	again.Load(fleet(2, 0, 0))
+	again.Judge(at)
+	if v := again.Verdicts()[0]; v.State != Eligible || v.OutBy != NoRule {
+		t.Errorf("after a start without a lease: %+v", v)
+	}
+}
+
 // A checkpoint of healthy members is nothing, so that 60,000 of them cost nothing.
 func TestCheckpointHoldsOnlyWhatIsNotable(t *testing.T) {
 	e := New(scenarioName, epoch, Memory{})

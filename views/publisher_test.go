@@ -5,6 +5,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sightlinedev/sightline/health"
+	"github.com/sightlinedev/sightline/registry"
 )
 
 func candidate(p *Publisher, n Name, weight uint32) Candidate {
@@ -248,5 +251,55 @@ func TestSnapshotsAreApart(t *testing.T) {
 	}
 	if seen != 600 || one.Get(Name{Namespace: "no", Service: "such"}) != nil {
 		t.Errorf("%d views", seen)
+	}
+}
+
+// TestDeletionsAreForgotten: a deletion is remembered for a day, so that a late
+// candidate is stale, and no longer; composites learn of it at once.
+func TestDeletionsAreForgotten(t *testing.T) {
+	p := NewPublisher(PublisherConfig{Epoch: 1})
+	p.Complete()
+	now := time.Unix(1000, 0)
+	remove := func(n Name) {
+		c := candidate(p, n, 100)
+		p.Publish(now, c)
+		now = now.Add(time.Second)
+		p.Publish(now, c)
+		routes := p.Snapshot().Generations().Routes
+		now = now.Add(time.Second)
+		if r := p.Publish(now, Candidate{Name: n, Base: p.Snapshot().Get(n).Version()}); r.Outcome != Published {
+			t.Fatalf("deletion: %+v", r)
+		}
+		if got := p.Snapshot().Generations().Routes; got != routes+1 {
+			t.Errorf("generation of routes %d after %d and a deletion", got, routes)
+		}
+	}
+	again, gone := Name{Namespace: "shop", Service: "again"}, Name{Namespace: "shop", Service: "gone"}
+	remove(again)
+	remove(gone)
+	now = now.Add(23 * time.Hour)
+	remove(again) // deleted once more: its first deletion is not the one to forget it by
+	now = now.Add(2 * time.Hour)
+	remove(Name{Namespace: "shop", Service: "other"})
+	if p.services[again] == nil || p.services[gone] != nil || len(p.deleted) != 2 {
+		t.Errorf("again is known: %v, gone is known: %v, %d deletions are remembered", p.services[again] != nil, p.services[gone] != nil, len(p.deleted))
+	}
+}
+
+// TestAClockSetBackReleasesAGuard: times that lie ahead count as now.
+func TestAClockSetBackReleasesAGuard(t *testing.T) {
+	now := time.Unix(1000, 0)
+	n := Name{Namespace: "shop", Service: "checkout"}
+	a := NewAssembler(n, Memory{Trips: []Trip{{Zone: "a", Since: now.Add(time.Hour), SteadySince: now.Add(time.Hour)}}})
+	in := Input{Change: &registry.Change{Name: n, Service: &registry.Service{Name: n}}}
+	for uid := range UID(4) {
+		in.Change.Instances = append(in.Change.Instances, registry.InstanceChange{UID: uid + 1, Row: &registry.Instance{UID: uid + 1, Service: n, Zone: "a", Weight: 100}})
+		in.Verdicts = append(in.Verdicts, health.Verdict{UID: uid + 1, State: Eligible, Member: true, Weight: 100})
+	}
+	if c, next := a.Apply(now, in); !c.View.Guard.Tripped || !next.Equal(now.Add(30*time.Second)) {
+		t.Fatalf("guard %+v, next %s", c.View.Guard, next)
+	}
+	if c, _ := a.Apply(now.Add(30*time.Second), Input{}); c.View.Guard.Tripped {
+		t.Error("still held")
 	}
 }
