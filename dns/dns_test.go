@@ -290,3 +290,49 @@ func FuzzReply(f *testing.F) {
 		}
 	})
 }
+
+// TestZonesAndVisibilityFollow: the longest zone answers in whatever order zones
+// are given, an address that nobody can dial is no glue, and a namespace is
+// there exactly while the snapshot and the policy of the moment say so.
+func TestZonesAndVisibilityFollow(t *testing.T) {
+	ask := func(c *composer, name string, qtype uint16, snap *views.Snapshot, p *authz.Policy) result {
+		return c.compose(question{name: name, qtype: qtype}, snap, p)
+	}
+	one := views.NewSnapshot(true, service("a", "b", true, "x 10.0.0.1"))
+	for _, zones := range [][]string{{"test.", "eu.test."}, {"eu.test.", "test."}} {
+		r := ask(testComposer(t, zones...), "b.a.svc.eu.test.", mdns.TypeA, one, nil0())
+		if r.rcode != mdns.RcodeSuccess || len(r.answer) != 1 {
+			t.Errorf("zones %v: %+v", zones, r)
+		}
+	}
+	c := testComposer(t, "z.test")
+	if r := ask(c, "z.test.", mdns.TypeNS, one, nil0()); len(r.additional) != 1 {
+		t.Errorf("glue: %+v", r)
+	}
+	for _, nobody := range []string{"0.0.0.0", "::"} {
+		c.glue = netip.MustParseAddr(nobody)
+		if r := ask(c, "z.test.", mdns.TypeNS, one, nil0()); len(r.answer) != 1 || len(r.additional) != 0 {
+			t.Errorf("glue of %s: %+v", nobody, r)
+		}
+		if r := ask(c, "ns1.z.test.", mdns.TypeA, one, nil0()); r.rcode != mdns.RcodeSuccess || len(r.answer) != 0 {
+			t.Errorf("the address of a name server at %s: %+v", nobody, r)
+		}
+	}
+	hidden := views.NewSnapshot(true, service("a", "b", false, "x 10.0.0.1"))
+	for what, want := range map[string]struct {
+		snap   *views.Snapshot
+		policy *authz.Policy
+		rcode  int
+	}{
+		"visible":   {one, nil0(), mdns.RcodeSuccess},
+		"hidden":    {hidden, nil0(), mdns.RcodeNameError},
+		"no policy": {one, nil, mdns.RcodeNameError},
+	} {
+		for range 2 { // the second answer is from the cache
+			ask(c, "a.svc.z.test.", mdns.TypeA, one, nil0())
+			if r := ask(c, "a.svc.z.test.", mdns.TypeA, want.snap, want.policy); r.rcode != want.rcode {
+				t.Errorf("%s: %s", what, mdns.RcodeToString[r.rcode])
+			}
+		}
+	}
+}
