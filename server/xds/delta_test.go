@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
 	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
 	"github.com/sightlinedev/sightline/views"
@@ -175,6 +177,41 @@ func TestWildcardBesideNames(t *testing.T) {
 		w.settle()
 		w.responses(c, rawxds.CDS, n+2)
 		w.end(c)
+	})
+}
+
+// A name twice in a request is one name, also where it is taken off and on at
+// once; an acknowledgement counts once, and a rejection after it not at all.
+func TestRepetitions(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(svc("orders.shop", "10.0.0.1"))
+		c, s := w.delta(nil), w.sotw("gRPC Go", nil)
+		must(t, c.Subscribe(rawxds.EDS, "orders.shop", "ghost.shop", "orders.shop", "ghost.shop"))
+		must(t, s.Ask(rawxds.EDS, "orders.shop", "orders.shop"))
+		w.settle()
+		r := w.responses(c, rawxds.EDS, 1)[0]
+		w.gave(r, []string{"orders.shop"}, "ghost.shop")
+		w.gave(w.responses(s, rawxds.EDS, 1)[0], []string{"orders.shop"})
+		must(t, s.Ask(rawxds.EDS, "orders.shop"))
+		must(t, c.Ack(r))
+		must(t, c.Nack(r, "too late"))
+		w.settle()
+		w.responses(c, rawxds.EDS, 1)
+		w.responses(s, rawxds.EDS, 1)
+		for _, got := range w.srv.Clients() {
+			ty := got.Types[0]
+			if want := map[string]int{"delta": 2, "sotw": 1}[got.Protocol]; ty.Names != want || ty.Nacks != 0 || ty.Unacked != 0 {
+				t.Errorf("%s: %+v", got.Protocol, ty)
+			}
+		}
+		must(t, c.SendDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: rawxds.EDS,
+			ResourceNamesUnsubscribe: []string{"orders.shop", "orders.shop"}, ResourceNamesSubscribe: []string{"orders.shop"}}))
+		w.settle()
+		w.gave(w.responses(c, rawxds.EDS, 2)[1], []string{"orders.shop"})
+		w.put(svc("orders.shop", "10.0.0.2"))
+		w.settle()
+		w.gave(w.responses(c, rawxds.EDS, 3)[2], []string{"orders.shop"})
+		w.end(c, s)
 	})
 }
 

@@ -2,3 +2,10 @@ package xds
 
 // KnownNames is the number of names that are interned.
 func (s *Server) KnownNames() int { return s.feed.index.known() }
+
+// RenderedServices is the number of services of which bytes are kept.
+func (s *Server) RenderedServices() int {
+	s.render.mu.RLock()
+	defer s.render.mu.RUnlock()
+	return len(s.render.services)
+}

@@ -148,6 +148,30 @@ func TestForgedAcknowledgementsAreCounted(t *testing.T) {
 	})
 }
 
+// What was made of services that come and go is not kept for ever, also where a
+// client still shows the last of it.
+func TestDeletedServicesLeaveNoBytes(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(svc("orders.shop", "10.0.0.1"))
+		c := w.sotw("gRPC Go", nil)
+		for i := range 10 {
+			gone := fmt.Sprintf("s%d.shop", i)
+			w.put(svc(gone, "10.0.0.1"))
+			must(t, c.Ask(rawxds.CDS, "orders.shop", gone))
+			w.settle()
+			w.drop(gone)
+			w.put(service{host: "orders.shop", addrs: []string{"10.0.0.1"}, ports: []uint16{uint16(9000 + i)}})
+			w.settle()
+			w.gave(w.responses(c, rawxds.CDS, 2*i+2)[2*i+1], []string{"orders.shop", gone})
+		}
+		time.Sleep(time.Minute)
+		if n := w.srv.RenderedServices(); n != 2 { // the last one is still shown
+			t.Errorf("bytes of %d services are kept", n)
+		}
+		w.end(c)
+	})
+}
+
 // XDS.md section 7, trap 1: some Envoys come back without asking for Clusters, and ask
 // on their next stream. One that does so again has none.
 func TestEnvoyThatForgetsItsClustersIsEndedOnce(t *testing.T) {

@@ -159,6 +159,14 @@ func (x *index) subscribers(to []subscriber, service views.Name) []subscriber {
 	return to
 }
 
+// knows reports whether some stream knows a form of the service's name.
+func (x *index) knows(service views.Name) bool {
+	s := &x.parts[x.stripeOf(service.Host())]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.services[service]) > 0
+}
+
 // known is the number of interned names.
 func (x *index) known() int {
 	total := 0

@@ -108,6 +108,14 @@ func (r *renderer) forget(n views.Name) {
 	delete(r.services, n)
 }
 
+// sweep drops what is kept of services for which keep is false: those that are
+// gone, and that were rendered once more after they were forgotten.
+func (r *renderer) sweep(keep func(views.Name) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.services, func(n views.Name, _ *serviceBytes) bool { return !keep(n) })
+}
+
 func (r *renderer) report(t typ, name string, reason error) {
 	if r.cfg.refused != nil {
 		r.cfg.refused(t, name, reason)

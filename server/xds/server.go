@@ -152,7 +152,11 @@ func (s *Server) keepHouse(n int) {
 			st.markEverything()
 		}
 	}
-	if n%10 != 0 {
+	if n%600 == 0 {
+		snap := s.cfg.Snapshot()
+		s.render.sweep(func(n views.Name) bool { return snap.Get(n) != nil || s.feed.index.knows(n) })
+	}
+	if n%50 != 0 {
 		return
 	}
 	for _, st := range s.feed.open() {
