@@ -156,7 +156,7 @@ func (s *Server) keepHouse(n int) {
 		snap := s.cfg.Snapshot()
 		s.render.sweep(func(n views.Name) bool { return snap.Get(n) != nil || s.feed.index.knows(n) })
 	}
-	if n%50 != 0 {
+	if n%10 != 0 {
 		return
 	}
 	for _, st := range s.feed.open() {
