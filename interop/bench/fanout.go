@@ -42,7 +42,7 @@ func estateLoad(s settings) load {
 	// then meets all sides.
 	l := load{services: 450, instances: 133, streams: 5000, each: 10, every: estateEvery, rounds: 15, length: 4 * time.Second}
 	if s.short {
-		l.streams, l.rounds, l.length = 2500, 5, 1500*time.Millisecond
+		l.streams, l.rounds, l.length = 1500, 5, 1500*time.Millisecond
 	}
 	if s.streams > 0 {
 		l.streams = s.streams
