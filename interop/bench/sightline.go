@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -56,6 +58,8 @@ func startSightline(ctx context.Context, dir string, r *report) (*sightline, err
 		"--xds-listen", addrs[0], "--api-listen", addrs[1], "--dns-listen", addrs[2], "--http-listen", addrs[3],
 		"--svid", files.SVID, "--svid-key", files.Key, "--bundle", files.Bundle, "--log-level", "warn")
 	s.cmd.Stderr = r.progress
+	// Nobody's settings but those above.
+	s.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SIGHTLINE_") })
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
