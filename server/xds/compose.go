@@ -110,6 +110,7 @@ type batch struct {
 	limit     int // of size
 	additions bool
 	withdraws bool
+	large     bool // it holds additions to a large service
 	published time.Time
 	newest    views.Version
 }
@@ -137,6 +138,7 @@ func (b *batch) add(t typ, f *found, r *record) {
 		b.newest = f.enc.at
 	}
 	b.note(t, r)
+	b.large = b.large || f.view != nil && f.view.ListedCount > largeService && r.any(t, addition)
 	if f.view != nil && r.any(t, withdrawal|addition) && (b.published.IsZero() || f.view.PublishedAt.Before(b.published)) {
 		b.published = f.view.PublishedAt
 	}
@@ -174,7 +176,7 @@ func (p *pass) work(t typ, only flag) (now, later []nameID) {
 		case r == nil || !r.any(t, dirty) || p.alone(t, r):
 		case r.any(t, urgent&only):
 			now = append(now, id)
-		case open && r.any(t, patient&only):
+		case open && r.any(t, patient&only) && p.mayEnlarge(t, id):
 			patients = append(patients, id)
 		default:
 			later = append(later, id)
@@ -207,6 +209,9 @@ func (p *pass) emit(t typ, b *batch) *inflight {
 	st.departed(t, f, p.now)
 	if b.withdraws {
 		ts.lastUrgent = p.now
+	}
+	if b.large && st.kind.largeEvery > 0 {
+		ts.lastLarge = p.now
 	}
 	if on := st.srv.cfg.Events.Push; on != nil {
 		on(t.String(), st.kind.name, len(b.res), len(b.removed), f.bytes)

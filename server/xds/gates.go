@@ -57,6 +57,21 @@ func (st *stream) mayWithdraw(t typ, now time.Time) bool {
 	return false
 }
 
+// mayEnlarge spaces additions to large services towards clients that pay for
+// each update with work on every member. A withdrawal takes them along.
+func (p *pass) mayEnlarge(t typ, id nameID) bool {
+	every, last := p.st.kind.largeEvery, p.st.typ[t].lastLarge
+	if every == 0 || t != eds || last.IsZero() || !p.now.Before(last.Add(every)) {
+		return true
+	}
+	n := p.st.srv.feed.index.lookup(id)
+	if v := p.st.visible(p.snap, &n); v == nil || v.ListedCount <= largeService {
+		return true
+	}
+	p.st.wakeAt(p.now, last.Add(every))
+	return false
+}
+
 // departed notes a response that is about to be sent.
 func (st *stream) departed(t typ, f *inflight, now time.Time) {
 	ts := &st.typ[t]

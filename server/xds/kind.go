@@ -17,7 +17,13 @@ type kind struct {
 	// Responses of a type with additions, and with withdrawals, are at least this
 	// far apart; the first goes at once.
 	additionsEvery, withdrawalsEvery time.Duration
+	// Responses with additions to services above largeService are.
+	largeEvery time.Duration
 }
+
+// largeService is the number of listed members above which an update costs gRPC
+// C-core so much that they are spaced (DESIGN.md §8).
+const largeService = 250
 
 // The kinds, by user_agent_name prefix (NAMES.md). gRPC Node reconnects every
 // endpoint on every update, so its updates are spaced (PEERS.md).
@@ -29,7 +35,7 @@ var kinds = [...]struct {
 	{"gRPC Go", kind{name: "grpc-go", size: views.SizeGo}},
 	{"gRPC Java", kind{name: "grpc-java", size: views.SizeJava, java: true}},
 	{"gRPC Node", kind{name: "grpc-node", size: views.SizeNode, additionsEvery: 10 * time.Second, withdrawalsEvery: time.Second}},
-	{"gRPC", kind{name: "grpc-core", size: views.SizeCore}},
+	{"gRPC", kind{name: "grpc-core", size: views.SizeCore, largeEvery: 5 * time.Second}},
 }
 
 // kindOf decides by the user agent; a client that does not say is an Envoy on

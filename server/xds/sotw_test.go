@@ -320,6 +320,38 @@ func TestNodeIsSentFewAdditions(t *testing.T) {
 	})
 }
 
+// Towards gRPC C-core additions to a large service come every 5 s, those to
+// others and withdrawals at once.
+func TestCoreIsSentFewAdditionsToLargeServices(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(svc("large.shop", addresses(251)...))
+		w.put(svc("small.shop", addresses(249)...))
+		c := w.sotw("gRPC C-core linux Python", nil)
+		must(t, c.Ask(rawxds.EDS, "large.shop", "small.shop"))
+		w.settle()
+		began := time.Now()
+		for i := range 50 { // 10 s
+			w.put(svc("large.shop", addresses(252+i)...))
+			time.Sleep(200 * time.Millisecond)
+		}
+		if n := len(c.Responses(rawxds.EDS)); n != 3 { // the first answer, at once, after 5 s
+			t.Errorf("%d responses in %s", n, time.Since(began))
+		}
+		time.Sleep(time.Second)
+		n := len(c.Responses(rawxds.EDS))
+		w.put(svc("large.shop", addresses(400)...))
+		w.put(svc("small.shop", addresses(250)...))
+		w.settle()
+		w.gave(w.responses(c, rawxds.EDS, n+1)[n], []string{"small.shop"})
+		w.put(svc("large.shop", addresses(399)...))
+		w.settle()
+		w.gave(w.responses(c, rawxds.EDS, n+2)[n+1], []string{"large.shop"})
+		time.Sleep(10 * time.Second)
+		w.responses(c, rawxds.EDS, n+2)
+		w.end(c)
+	})
+}
+
 // Between the snapshot's swap and the Feed's mark a deleted service is nowhere;
 // a set that is built just then still shows it to gRPC.
 func TestListenerOutlivesAServiceThatIsBeingDeleted(t *testing.T) {

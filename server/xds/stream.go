@@ -68,6 +68,7 @@ type typeState struct {
 	serial     uint32      // of the newest response
 	lastPaced  time.Time   // when additions last went
 	lastUrgent time.Time   // when withdrawals last went
+	lastLarge  time.Time   // when additions to a large service last went, where they are spaced
 	floor      views.Version
 	acked      views.Version
 	nacks      int
