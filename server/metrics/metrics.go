@@ -3,6 +3,7 @@ package metrics
 import (
 	"net/http"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,7 +61,14 @@ type Metrics struct {
 	panics       prometheus.Counter
 	svidExpiry   prometheus.Gauge
 	svidKept     prometheus.Counter
+
+	// What is counted on every delivery, found without hashing labels.
+	pushedBy     sync.Map // [2]string{type, client} → pushed
+	propagatedTo sync.Map // client → prometheus.Observer
 }
+
+// pushed are the counters of one type and client kind.
+type pushed struct{ responses, bytes prometheus.Counter }
 
 // New returns the metrics of one server. census is asked at every scrape.
 func New(version, revision string, census func() Census) *Metrics {

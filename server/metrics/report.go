@@ -3,6 +3,8 @@ package metrics
 import (
 	"strconv"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // ViewChanged counts one publication, once for each kind of change in it
@@ -11,7 +13,11 @@ func (m *Metrics) ViewChanged(kind string) { m.viewChanges.WithLabelValues(kind)
 
 // Propagated records how long a publication took to a client's acknowledgement.
 func (m *Metrics) Propagated(client string, took time.Duration) {
-	m.propagation.WithLabelValues(client).Observe(took.Seconds())
+	o, ok := m.propagatedTo.Load(client)
+	if !ok {
+		o, _ = m.propagatedTo.LoadOrStore(client, m.propagation.WithLabelValues(client))
+	}
+	o.(prometheus.Observer).Observe(took.Seconds())
 }
 
 // Rebuilt records the time of the start's rebuild.
@@ -58,8 +64,13 @@ func (m *Metrics) Streams(proto, client string, delta int) {
 
 // Pushed counts an xDS response and its bytes.
 func (m *Metrics) Pushed(typ, client string, bytes int) {
-	m.pushes.WithLabelValues(typ, client).Inc()
-	m.pushedBytes.WithLabelValues(typ, client).Add(float64(bytes))
+	key := [2]string{typ, client}
+	p, ok := m.pushedBy.Load(key)
+	if !ok {
+		p, _ = m.pushedBy.LoadOrStore(key, pushed{m.pushes.WithLabelValues(typ, client), m.pushedBytes.WithLabelValues(typ, client)})
+	}
+	p.(pushed).responses.Inc()
+	p.(pushed).bytes.Add(float64(bytes))
 }
 
 // Nacked counts a response that a client refused.
