@@ -318,18 +318,18 @@ func TestZonesAndVisibilityFollow(t *testing.T) {
 			t.Errorf("the address of a name server at %s: %+v", nobody, r)
 		}
 	}
-	hidden := views.NewSnapshot(true, service("a", "b", false, "x 10.0.0.1"))
+	hidden, policy := views.NewSnapshot(true, service("a", "b", false, "x 10.0.0.1")), nil0()
 	for what, want := range map[string]struct {
 		snap   *views.Snapshot
 		policy *authz.Policy
 		rcode  int
 	}{
-		"visible":   {one, nil0(), mdns.RcodeSuccess},
-		"hidden":    {hidden, nil0(), mdns.RcodeNameError},
+		"visible":   {one, policy, mdns.RcodeSuccess},
+		"hidden":    {hidden, policy, mdns.RcodeNameError},
 		"no policy": {one, nil, mdns.RcodeNameError},
 	} {
 		for range 2 { // the second answer is from the cache
-			ask(c, "a.svc.z.test.", mdns.TypeA, one, nil0())
+			ask(c, "a.svc.z.test.", mdns.TypeA, one, policy)
 			if r := ask(c, "a.svc.z.test.", mdns.TypeA, want.snap, want.policy); r.rcode != want.rcode {
 				t.Errorf("%s: %s", what, mdns.RcodeToString[r.rcode])
 			}

@@ -2,6 +2,8 @@ package dns
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -99,6 +101,43 @@ func TestConnectionLimits(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the freed place was never given: %v", err)
 		}
+	}
+}
+
+// TestConnectionsEnd: a connection is closed after its queries, and when it is
+// idle; the DO bit comes back as it was sent.
+func TestConnectionsEnd(t *testing.T) {
+	snap := views.NewSnapshot(true, service("a", "b", true, "x 10.0.0.1"))
+	for what, cfg := range map[string]Config{
+		"its queries": {TCPQueries: 2}, "idleness": {TCPIdle: 50 * time.Millisecond},
+	} {
+		cfg.Snapshot = func() *views.Snapshot { return snap }
+		c, err := mdns.DialTimeout("tcp", start(t, cfg).Addr().String(), 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		for n := range 2 {
+			req := new(mdns.Msg)
+			req.SetQuestion("b.a.svc.z.test.", mdns.TypeA)
+			req.SetEdns0(1232, n == 0)
+			if err := c.WriteMsg(req); err != nil {
+				t.Fatalf("%s: query %d: %v", what, n, err)
+			}
+			if m, err := c.ReadMsg(); err != nil || len(m.Answer) != 1 || m.IsEdns0().Do() != (n == 0) {
+				t.Fatalf("%s: answer %d: %v, %v", what, n, m, err)
+			}
+		}
+		began := time.Now()
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("after %s: %v, want the end of the connection", what, err)
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("after %s: closed only after %s", what, took)
+		}
+		_ = c.Close()
 	}
 }
 
