@@ -105,6 +105,76 @@ func TestRejectedNameTravelsAlone(t *testing.T) {
 	})
 }
 
+// While members of a rejected response are tried one by one, one is outstanding;
+// one that changes meanwhile goes with the others of its kind, not twice; and what
+// changes while it is tried alone is sent when it is accepted.
+func TestIsolationGoesStepByStep(t *testing.T) {
+	inWorld(t, func(w *world) {
+		hosts := w.many(3)
+		c := w.delta(rawxds.Silence)
+		must(t, c.Subscribe(rawxds.EDS, hosts...))
+		w.settle()
+		must(t, c.Nack(w.responses(c, rawxds.EDS, 1)[0], "some of these"))
+		w.settle()
+		tried := w.responses(c, rawxds.EDS, 2)[1] // the others wait for it
+		if len(tried.Resources) != 1 {
+			t.Fatalf("tried %v at once", tried.Names())
+		}
+		bad := tried.Names()[0]
+		must(t, c.Nack(tried, "this one"))
+		w.settle()
+		all := w.responses(c, rawxds.EDS, 3)
+		must(t, c.Ack(all[2]))
+		w.settle()
+		all = w.responses(c, rawxds.EDS, 4)
+		must(t, c.Ack(all[3]))
+		w.settle()
+
+		w.urge(svc(bad, "10.0.0.2"))
+		w.settle()
+		again := w.responses(c, rawxds.EDS, 5)[4]
+		w.gave(again, []string{bad})
+		w.urge(svc(bad, "10.0.0.3")) // while it is tried
+		w.settle()
+		w.responses(c, rawxds.EDS, 5)
+		must(t, c.Ack(again))
+		w.settle()
+		last := w.responses(c, rawxds.EDS, 6)[5]
+		if got, err := last.Resources[0].Addresses(); err != nil || !slices.Equal(got, []string{"10.0.0.3:8080"}) {
+			t.Errorf("after it was accepted: %v %v", got, err)
+		}
+		w.end(c)
+	})
+}
+
+// A member of a rejected response that is about to be sent anyway is not tried
+// on its own.
+func TestDirtyMembersAreNotTried(t *testing.T) {
+	inWorld(t, func(w *world) {
+		hosts := w.many(3)
+		c := w.delta(rawxds.Silence)
+		must(t, c.Subscribe(rawxds.EDS, hosts...))
+		w.settle()
+		w.put(svc(hosts[0], "10.0.0.1", "10.0.0.2")) // waits for the first answer
+		w.settle()
+		must(t, c.Nack(w.responses(c, rawxds.EDS, 1)[0], "some of these"))
+		sent := make(map[string]int)
+		for n := range 6 {
+			w.settle()
+			if all := c.Responses(rawxds.EDS)[1:]; n < len(all) {
+				must(t, c.Ack(all[n]))
+				for _, name := range all[n].Names() {
+					sent[name]++
+				}
+			}
+		}
+		if len(sent) != 3 || sent[hosts[0]] != 1 || sent[hosts[1]] != 1 || sent[hosts[2]] != 1 {
+			t.Errorf("sent again: %v", sent)
+		}
+		w.end(c)
+	})
+}
+
 // A late rejection never touches a version that a later response carries.
 func TestLateRejection(t *testing.T) {
 	inWorld(t, func(w *world) {
