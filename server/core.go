@@ -34,7 +34,7 @@ func (s *Server) openStore(context.Context) error {
 	s.storeSince.Store(s.started.UnixNano())
 	s.report.storeState(loaded.Status)
 	for _, a := range loaded.Alarms {
-		s.report.rowUnreadable("counters", a.Error())
+		s.report.rowUnreadable("counters", a.Error(), nil)
 	}
 	return s.startPublisher(loaded)
 }
@@ -60,10 +60,15 @@ func (s *Server) startPublisher(loaded store.Loaded) error {
 	s.publisher.PolicyChanged(s.policy.Generation)
 	rows := registry.Load(loaded.Base, slices.Values(loaded.Rows), loaded.Damaged)
 	for _, d := range rows.Damaged {
-		s.report.rowUnreadable(fmt.Sprint(d.Key), d.Detail)
-		if _, still := rows.Index.Damaged(d.Key); still { // no previous value of it governs
-			s.keepLastGood(ctx, d.Key)
+		if !isDamaged(rows.Index, d.Key) { // its previous value governs
+			s.report.rowUnreadable(fmt.Sprint(d.Key), d.Detail, nil)
+			continue
 		}
+		s.report.rowUnreadable(fmt.Sprint(d.Key), d.Detail, func() (still bool) {
+			s.writer.Read(func(ix *registry.Index) { still = isDamaged(ix, d.Key) })
+			return still
+		})
+		s.keepLastGood(ctx, d.Key)
 	}
 	s.writer = desired.New(desired.Config{
 		Loaded: rows, Commit: s.commit, Refusal: s.refusal, KindOf: kindOf,
@@ -71,6 +76,11 @@ func (s *Server) startPublisher(loaded store.Loaded) error {
 		WriteTimeout: s.cfg.Limits.Registry.WriteTimeout, Events: s.report.writerEvents(),
 	})
 	return nil
+}
+
+func isDamaged(ix *registry.Index, k registry.RowKey) bool {
+	_, is := ix.Damaged(k)
+	return is
 }
 
 // keepLastGood makes a row that cannot be read cost nobody an answer: what was

@@ -86,12 +86,21 @@ func TestADamagedServiceRow(t *testing.T) {
 	if n := strings.Count(r.logs.String(), "SL6003"); n != 1 {
 		t.Errorf("%d alarms in the log", n)
 	}
-	status, err := adminv1.NewAdminServiceClient(r.dialAPI(r.operator())).GetStatus(callCtx(t), &adminv1.GetStatusRequest{})
-	if err != nil || !strings.Contains(status.String(), "service shop/cart cannot be read") {
-		t.Errorf("the status does not tell: %v, %v", status, err)
+	alarms := func() bool {
+		status, err := adminv1.NewAdminServiceClient(r.dialAPI(r.operator())).GetStatus(callCtx(t), &adminv1.GetStatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(status.String(), "service shop/cart cannot be read")
+	}
+	if !alarms() {
+		t.Error("the status does not tell")
 	}
 	r.register() // creates it again, with no instance of its own
 	r.expectCart("put again", "10.0.0.1", "10.0.0.2")
+	if alarms() {
+		t.Error("the status tells of it although it was put again")
+	}
 	r.registerMore("10.0.0.3")
 	r.eventually("it goes on", func() bool { return len(listed(r.resolve())) == 3 })
 

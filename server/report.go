@@ -31,7 +31,7 @@ type reporter struct {
 	sparse  *perMinute[string]
 
 	mu     sync.Mutex
-	broken []string // rows that could not be read at the start; they stay an alarm
+	broken []brokenRow // rows that could not be read at the start
 }
 
 func newReporter(log *slog.Logger, version, build string, snapshot func() *views.Snapshot) *reporter {
@@ -154,19 +154,32 @@ func (r *reporter) reportEvents() report.Events {
 
 // Desired state and the store.
 
-func (r *reporter) rowUnreadable(what, why string) {
+// brokenRow is an alarm that lasts while still holds; nil: until the next start.
+type brokenRow struct {
+	text  string
+	still func() bool
+}
+
+func (r *reporter) rowUnreadable(what, why string, still func() bool) {
 	r.metrics.Incident("row-unreadable")
 	r.mu.Lock()
-	r.broken = append(r.broken, "stored row "+what+" cannot be read: "+why)
+	r.broken = append(r.broken, brokenRow{"stored row " + what + " cannot be read: " + why, still})
 	r.mu.Unlock()
 	r.log.Error("a stored row cannot be read; its service keeps its last good state", "row", what, "reason", why, "code", "SL6003")
 }
 
-// unreadable lists the rows that rowUnreadable was told of.
-func (r *reporter) unreadable() []string {
+// unreadable lists the rows that rowUnreadable was told of and that nobody has
+// written anew.
+func (r *reporter) unreadable() (all []string) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.broken)
+	broken := slices.Clone(r.broken)
+	r.mu.Unlock()
+	for _, b := range broken {
+		if b.still == nil || b.still() {
+			all = append(all, b.text)
+		}
+	}
+	return all
 }
 
 func (r *reporter) computedLost(what string, damaged int, err error) {

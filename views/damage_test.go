@@ -89,6 +89,11 @@ func TestDamagedRowsComeBack(t *testing.T) {
 	if got := uids(after); !slices.Equal(got, []views.UID{7, 8, 9}) {
 		t.Errorf("once they are: %v", got)
 	}
+	given := &registry.Change{Name: n, Service: c.Service, DamagedRows: 2, Instances: []registry.InstanceChange{{UID: 7, Removal: registry.RemovedByOperator}}}
+	up, _ := a.Apply(now, views.Input{Change: given})
+	if got := uids(up); !slices.Equal(got, []views.UID{8, 9}) {
+		t.Errorf("once an operator gave up the last: %v", got)
+	}
 }
 
 // TestHeldView: a service whose own row does not decode is not announced as
