@@ -51,6 +51,27 @@ func TestReaskIsAnswered(t *testing.T) {
 	})
 }
 
+// What is asked for again is answered whatever it is, also where versions are
+// offered after the first request of a type.
+func TestEveryReaskIsAnswered(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(svc("orders.shop", "10.0.0.1"))
+		c := w.delta(nil)
+		names := map[string]string{rawxds.CDS: "orders.shop", rawxds.EDS: "orders.shop", rawxds.LDS: outbound, rawxds.RDS: outbound}
+		for typ, name := range names {
+			must(t, c.Subscribe(typ, name))
+			w.settle()
+		}
+		for typ, name := range names {
+			n := len(c.Responses(typ))
+			must(t, c.Resume(typ, c.Versions(typ), name))
+			w.settle()
+			w.gave(w.responses(c, typ, n+1)[n], []string{name})
+		}
+		w.end(c)
+	})
+}
+
 // C02: a name that is asked for before the service exists.
 func TestUnknownNameAppearsLater(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
 	"github.com/sightlinedev/sightline/server/limits"
 	"github.com/sightlinedev/sightline/server/xds"
@@ -126,6 +127,36 @@ func TestAssignmentGoesWhenItsClusterIsLetGo(t *testing.T) {
 				t.Errorf("%s: the assignment's removal was lost: %s", name, brief(c.Responses("")))
 			}
 			w.end(c)
+		})
+	}
+}
+
+// A service that is allowed again while its removal is held is routed again at
+// once, although nothing about it changed.
+func TestPermissionComesBackDuringAHold(t *testing.T) {
+	for _, delta := range []bool{true, false} {
+		inWorld(t, func(w *world) {
+			w.put(svc("orders.shop", "10.0.0.1"))
+			w.put(svc("vault.bank", "10.0.0.1"))
+			c := w.follower(delta)
+			c.behave(silentAbout(rawxds.RDS))
+			allow := func(d authz.DefaultScope) {
+				p := *w.policy.Load()
+				p.Generation++
+				p.Default = d
+				w.policy.Store(&p)
+				w.settle()
+			}
+			allow(authz.OwnNamespace)
+			if find(c.Client, 0, rawxds.RDS, routing("orders.shop", "vault.bank")) == nil {
+				t.Errorf("delta %t: forbidden, and routed: %s", delta, brief(c.Responses("")))
+			}
+			start := len(c.Responses("")) - 1
+			allow(authz.WholeTrustDomain)
+			if find(c.Client, start, rawxds.RDS, routing("vault.bank", "-")) == nil {
+				t.Errorf("delta %t: allowed again, and not routed: %s", delta, brief(c.Responses("")))
+			}
+			w.end(c.Client)
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
+	"github.com/sightlinedev/sightline/server/limits"
 	"github.com/sightlinedev/sightline/server/xds"
 	"github.com/sightlinedev/sightline/views"
 )
@@ -90,6 +91,92 @@ func comeBackAmid(w *world, b *between, n int) {
 		}
 		w.end(a.client)
 	}
+}
+
+// More new services than a stream keeps marks of, all at once, reach a wildcard.
+func TestManyNewServicesAtOnce(t *testing.T) {
+	var b between
+	inWorld(t, func(w *world) {
+		b.world.Store(w)
+		w.put(svc("s0000.shop", "10.0.0.1"))
+		c := w.sidecar()
+		b.arm(1, func() { w.many(200) }) // while a response is built
+		w.urge(svc("s0000.shop", "10.0.0.2"))
+		time.Sleep(5 * time.Second)
+		if n, routes := len(c.Held(rawxds.CDS)), w.routes(c.Client); n != 200 || len(routes) != 200 {
+			t.Errorf("%d Clusters, %d of them routed", n, len(routes))
+		}
+		w.end(c.Client)
+	}, b.option())
+}
+
+// A resource that belongs to no service is shown under no lower version than the
+// client came back with.
+func TestCompositeIsNotBelowItsOffer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(svc("orders.shop", "10.0.0.1"))
+		c := w.delta(nil)
+		must(t, c.Resume(rawxds.RDS, map[string]string{outbound: fmt.Sprintf("%d.900-0", epoch)}, outbound))
+		r, err := c.Count(rawxds.RDS, 1, 2*time.Second)
+		must(t, err)
+		if got := r.Resources[0].Version; !strings.HasPrefix(got, fmt.Sprintf("%d.900-", epoch)) {
+			t.Errorf("offered %d.900, got %s", epoch, got)
+		}
+		w.put(svc("quotes.shop", "10.0.0.1"))
+		w.settle()
+		if got := w.responses(c, rawxds.RDS, 2)[1].Resources[0].Version; !strings.HasPrefix(got, fmt.Sprintf("%d.900-", epoch)) {
+			t.Errorf("then %s", got)
+		}
+		w.end(c)
+	})
+}
+
+// A service of the name of a deleted one shares nothing with it, not even its
+// last good bytes.
+func TestNothingOutlivesADeletedService(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.put(svc("orders.shop", "10.0.0.1"))
+		c := w.sotw("gRPC Go", nil)
+		must(t, c.Ask(rawxds.EDS, "orders.shop"))
+		w.settle()
+		w.drop("orders.shop")
+		w.settle()
+		v := w.view(svc("orders.shop", "10.0.0.2"), nil)
+		v.Members[0].Weight = 0 // which no client could take
+		w.publish(nil, v, false)
+		w.settle()
+		if got, err := c.Held(rawxds.EDS)["orders.shop"].Addresses(); err != nil || len(got) != 0 {
+			t.Errorf("holds %v (%v): %s", got, err, brief(c.Responses("")))
+		}
+		w.end(c)
+	})
+}
+
+// What a client offers at another version waits its turn: one response at a time.
+// What it does not have goes at once.
+func TestResumedNamesTakeTurns(t *testing.T) {
+	inWorld(t, func(w *world) {
+		hosts := w.many(100)
+		for _, h := range hosts {
+			w.put(svc(h, addresses(20)...))
+		}
+		offered := make(map[string]string)
+		for _, h := range hosts {
+			offered[h] = "6.1-0"
+		}
+		back, fresh := w.delta(rawxds.Silence), w.delta(rawxds.Silence)
+		must(t, back.Resume(rawxds.EDS, offered, hosts...))
+		must(t, fresh.Subscribe(rawxds.EDS, hosts...))
+		w.settle()
+		first := w.responses(back, rawxds.EDS, 1)[0]
+		if n := len(fresh.Responses(rawxds.EDS)); n < 4 {
+			t.Errorf("a fresh client has %d responses", n)
+		}
+		must(t, back.Ack(first))
+		w.settle()
+		w.responses(back, rawxds.EDS, 2)
+		w.end(back, fresh)
+	}, within(func(l *limits.XDS) { l.ResponseBytes = 60 << 10 }))
 }
 
 // A service that is being stamped anew is answered to nobody under the version

@@ -66,6 +66,15 @@ func TestEmptyList(t *testing.T) {
 		must(t, e.Ask(rawxds.CDS))
 		w.settle()
 		w.gave(w.responses(e, rawxds.CDS, 1)[0], []string{"s0000.shop", "s0001.shop", "s0002.shop"})
+		must(t, e.Ask(rawxds.CDS, "s0001.shop")) // names end a wildcard, and an empty list is none any more
+		must(t, e.Ask(rawxds.CDS))
+		must(t, e.Ask(rawxds.CDS, "s0001.shop"))
+		w.settle()
+		n := len(e.Responses(rawxds.CDS))
+		w.put(svc("new.shop", "10.0.0.1"))
+		w.put(service{host: "s0001.shop", addrs: []string{"10.0.0.1"}, ports: []uint16{9000}})
+		w.settle()
+		w.gave(w.responses(e, rawxds.CDS, n+1)[n], []string{"s0001.shop"})
 		w.end(c, e)
 	})
 }
