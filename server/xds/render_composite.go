@@ -14,9 +14,11 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sightlinedev/sightline/views"
 )
@@ -28,6 +30,10 @@ const (
 	// deadlineMargin is by how much Envoy ends a gRPC call before its caller's
 	// deadline does: only then the hang counts against the endpoint.
 	deadlineMargin = 20 * time.Millisecond
+	// retryMembers is how many further members a call may be offered to, and
+	// retryPicks how often Envoy draws again to find one that was not tried.
+	retryMembers = 2
+	retryPicks   = 5
 	// compositeBytes bounds one of the two generations of kept composites.
 	compositeBytes = 16 << 20
 )
@@ -245,12 +251,33 @@ func virtualHost(m setMember) *routev3.VirtualHost {
 	return h
 }
 
+// retries sends a call to another member when the first took no byte of it: its
+// connection was refused or broken, or the stream turned away unprocessed. That
+// is safe for every call, and covers the seconds between an instance's death and
+// its withdrawal. gRPC clients do the same by themselves.
+func retries() *routev3.RetryPolicy {
+	other, err := anypb.New(&previoushostsv3.PreviousHostsPredicate{})
+	if err != nil {
+		return nil // an empty message always marshals
+	}
+	return &routev3.RetryPolicy{
+		RetryOn:    "connect-failure,refused-stream",
+		NumRetries: wrapperspb.UInt32(retryMembers),
+		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
+			Name:       "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: other},
+		}},
+		HostSelectionRetryMaxAttempts: retryPicks,
+	}
+}
+
 // routeTo sends requests to a Cluster; those with the given authority only,
 // unless it is empty.
 func routeTo(cluster, authority string) *routev3.Route {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
 		Timeout:          durationpb.New(routeTimeout),
+		RetryPolicy:      retries(),
 	}
 	// The newer max_stream_duration ends a call without counting it as an error
 	// of the endpoint (PEERS.md part 1, h).
