@@ -83,7 +83,7 @@ func TestAnswers(t *testing.T) {
 	)
 	c := testComposer(t, "sightline.test.", "eu.sightline.test.")
 	policy := &authz.Policy{TrustDomain: "demo.test"}
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			s := snap
 			if d.HasArg("loading") {
