@@ -113,9 +113,12 @@ func TestForgedNonce(t *testing.T) {
 		w.put(svc("a.shop", "10.0.0.1"))
 		c := w.delta(rawxds.Silence)
 		must(t, c.Subscribe(rawxds.EDS, "a.shop"))
+		other := w.delta(rawxds.Silence)
+		must(t, other.Subscribe(rawxds.EDS, "a.shop"))
 		w.settle()
+		theirs := other.Responses(rawxds.EDS)[0].Nonce
 		w.put(svc("a.shop", "10.0.0.1", "10.0.0.2"))
-		for _, nonce := range []string{"1", "1-", "1-0", "-", "x", "1-ffffffff", "99999999999-1", strings.Repeat("1", 1000)} {
+		for _, nonce := range []string{theirs, "1", "1-", "1-0", "-", "x", "1-ffffffff", "99999999999-1", strings.Repeat("1", 1000)} {
 			must(t, c.SendDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: rawxds.EDS, ResponseNonce: nonce}))
 		}
 		w.settle()
@@ -124,7 +127,7 @@ func TestForgedNonce(t *testing.T) {
 		must(t, c.SendDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: rawxds.EDS, ResponseNonce: "stale", ResourceNamesSubscribe: []string{"b.shop"}}))
 		w.settle()
 		w.gave(w.responses(c, rawxds.EDS, 2)[1], nil, "b.shop")
-		w.end(c)
+		w.end(c, other)
 	})
 }
 

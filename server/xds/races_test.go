@@ -93,8 +93,9 @@ func comeBackAmid(w *world, b *between, n int) {
 	}
 }
 
-// More new services than a stream keeps marks of, all at once, reach a wildcard.
-func TestManyNewServicesAtOnce(t *testing.T) {
+// More new services than a stream keeps marks of, all at once, reach a wildcard;
+// so do changes of all of them.
+func TestManyServicesAtOnce(t *testing.T) {
 	var b between
 	inWorld(t, func(w *world) {
 		b.world.Store(w)
@@ -105,6 +106,18 @@ func TestManyNewServicesAtOnce(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if n, routes := len(c.Held(rawxds.CDS)), w.routes(c.Client); n != 200 || len(routes) != 200 {
 			t.Errorf("%d Clusters, %d of them routed", n, len(routes))
+		}
+		b.arm(1, func() {
+			for i := range 200 {
+				w.urge(svc(fmt.Sprintf("s%04d.shop", i), "10.0.0.3"))
+			}
+		})
+		w.urge(svc("s0000.shop", "10.0.0.2"))
+		time.Sleep(5 * time.Second)
+		for n, r := range c.Held(rawxds.EDS) {
+			if got, err := r.Addresses(); err != nil || !same(got, []string{"10.0.0.3:8080"}) {
+				t.Errorf("%s is %v (%v)", n, got, err)
+			}
 		}
 		w.end(c.Client)
 	}, b.option())
