@@ -67,7 +67,6 @@ type scenario struct {
 	rows       map[registry.UID]registry.InstanceChange
 	contract   registry.Contract
 	activities []*activity
-	next       time.Time
 	out        strings.Builder
 }
 

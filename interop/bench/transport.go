@@ -153,7 +153,7 @@ func (d *dialer) dial(n int, options ...grpc.DialOption) (*grpc.ClientConn, erro
 			return (&net.Dialer{LocalAddr: from}).DialContext(ctx, "tcp", addr)
 		}),
 		grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
-		grpc.WithReadBufferSize(16 << 10), grpc.WithWriteBufferSize(4 << 10), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(16 << 10), grpc.WithWriteBufferSize(4 << 10),
 		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connectionWindow),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),
 	}, options...)...)

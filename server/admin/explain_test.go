@@ -82,7 +82,7 @@ func TestWhy(t *testing.T) {
 			t.Errorf("service %v", s)
 		}
 		held := s.GetInstances()[0]
-		if d := held.GetDampers()[0]; d.GetEndTime() == nil || d.GetEndTime().AsTime().Sub(time.Now()) != 15*time.Second-100*time.Millisecond {
+		if d := held.GetDampers()[0]; d.GetEndTime() == nil || time.Until(d.GetEndTime().AsTime()) != 15*time.Second-100*time.Millisecond {
 			t.Errorf("the hold: %v", d)
 		}
 		if !strings.Contains(held.GetDetail(), "renewed 100ms ago, runs for another 24.9s") {
