@@ -9,3 +9,10 @@ func (s *Server) RenderedServices() int {
 	defer s.render.mu.RUnlock()
 	return len(s.render.services)
 }
+
+// WildStreams is the number of streams that every new service concerns.
+func (s *Server) WildStreams() int {
+	s.feed.mu.RLock()
+	defer s.feed.mu.RUnlock()
+	return len(s.feed.wild)
+}

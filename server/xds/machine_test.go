@@ -247,6 +247,9 @@ func (w *world) emptied() {
 	if n := w.srv.Streams(); n != 0 {
 		w.Errorf("%d streams are open after all clients left", n)
 	}
+	if n := w.srv.WildStreams(); n != 0 {
+		w.Errorf("%d streams are told of every service after all clients left", n)
+	}
 	if n := w.srv.KnownNames(); n != 0 {
 		w.Errorf("%d names are known after all clients left", n)
 	}
