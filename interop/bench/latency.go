@@ -54,8 +54,20 @@ func publishLatency(ctx context.Context, s settings, r *report) error {
 		return err
 	}
 	r.say("%d subscribers of a service of %d instances are up", streams, latencyInstances)
+	raw, err := startFloor(ctx, streams, r)
+	if raw != nil {
+		defer raw.end()
+	}
+	if err != nil {
+		return err
+	}
 	figures := make(map[string][]float64)
 	for round := range rounds {
+		floor, err := raw.round(ctx, samples/2)
+		if err != nil {
+			return err
+		}
+		figures["raw"] = append(figures["raw"], milliseconds(percentile(floor, 50)))
 		whole, durable, last, err := m.round(ctx, samples)
 		if err != nil {
 			return err
@@ -67,9 +79,10 @@ func publishLatency(ctx context.Context, s settings, r *report) error {
 		r.say("round %d: p50 %.1f ms, p99 %.1f ms (acknowledged %.1f ms, last subscriber %.1f ms)", round+1, milliseconds(percentile(whole, 50)),
 			milliseconds(percentile(whole, 99)), milliseconds(percentile(durable, 50)), milliseconds(percentile(last, 50)))
 	}
-	for _, metric := range []string{"p50", "p99", "durable_p50", "delivered_p50"} {
+	for _, metric := range []string{"p50", "p99", "durable_p50"} {
 		r.alone(metric, "ms", figures[metric])
 	}
+	r.against("delivered_p50", "ms", figures["delivered_p50"], sideRaw, figures["raw"])
 	return nil
 }
 
