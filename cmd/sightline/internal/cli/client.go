@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,10 @@ func clientListing(clients []*adminv1.Client, now time.Time) listing {
 		columns: []string{"NODE", "KIND", "PROTO", "LDS", "RDS", "CDS", "EDS", "VIEW", "AGE"},
 		wide:    []string{"PRINCIPAL", "ADDRESS", "NACK"},
 	}
-	for _, c := range clients {
+	byNode := func(a, b *adminv1.Client) int {
+		return cmp.Or(strings.Compare(a.GetNodeId(), b.GetNodeId()), cmp.Compare(a.GetStream(), b.GetStream()))
+	}
+	for _, c := range slices.SortedFunc(slices.Values(clients), byNode) {
 		nack := ""
 		sync := map[adminv1.ResourceType]string{}
 		for _, t := range c.GetTypes() {
