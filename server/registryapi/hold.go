@@ -14,6 +14,9 @@ import (
 	"github.com/sightlinedev/sightline/server/status"
 )
 
+// methodHold is HoldInstance in audit records.
+const methodHold = "HoldInstance"
+
 type holdStream = grpc.BidiStreamingServer[registryv1.HoldInstanceRequest, registryv1.HoldInstanceResponse]
 
 // HoldInstance registers an instance, or takes up again the one whose uid is
@@ -32,7 +35,7 @@ func (s *Server) HoldInstance(stream holdStream) error {
 	if first.GetRegister() == nil {
 		return status.Errorf(status.InvalidRequest, "the first frame of HoldInstance has to be register")
 	}
-	a := attemptInstance(who, "HoldInstance", "register.", first.GetRegister(), false)
+	a := attemptInstance(who, methodHold, "register.", first.GetRegister(), false)
 	i, err := s.register(stream.Context(), a, first.GetRegister())
 	if err != nil {
 		return err

@@ -104,11 +104,11 @@ func (s *Server) registration(a attempt, p *registryv1.Instance) (*registry.Inst
 			return nil, err
 		}
 	}
+	if row.Lease == 0 && (!asserts || a.method == methodHold) {
+		row.Lease = s.contractLease(row.Service) // nothing else would ever say that it is gone
+	}
 	if asserts {
 		return row, nil
-	}
-	if row.Lease == 0 {
-		row.Lease = s.contractLease(row.Service) // nothing else would ever say that it is gone
 	}
 	return row, checkExternal(row)
 }

@@ -249,6 +249,22 @@ func TestEveryFrameRenews(t *testing.T) {
 	})
 }
 
+// TestWhatIsHeldHasALease, also when an operator holds it for somebody: without
+// one a holder that is killed would leave its instance for ever.
+func TestWhatIsHeldHasALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.create("shop/checkout")
+		i := instance("shop", "checkout", "a", "10.0.0.1")
+		i.Identity = checkout
+		h, first := w.hold(operator, i)
+		if first.GetLease().AsDuration() != 25*time.Second {
+			t.Errorf("held with a lease of %s", first.GetLease().AsDuration())
+		}
+		h.CloseSend()
+	})
+}
+
 // TestLettingGo, at once and after a grace, in which a return is a return.
 func TestLettingGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
