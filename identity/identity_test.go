@@ -59,7 +59,7 @@ func TestClass(t *testing.T) {
 		"/sightline/security-admin/b": identity.SecurityAdmin,
 		"/sightline/operator":         identity.Workload, "/sightline/operator/a/b": identity.Workload,
 		"/Sightline/operator/a": identity.Workload, "/x/sightline/operator/a": identity.Workload,
-		"/sightline/root/a": identity.Workload, "/ns/sightline/sa/operator": identity.Workload,
+		"/sightline/owner/a": identity.Workload, "/ns/sightline/sa/operator": identity.Workload,
 	} {
 		if got := identity.MustParse("spiffe://prod.example" + path).Class(); got != want {
 			t.Errorf("%s: %v, want %v", path, got, want)

@@ -2676,7 +2676,8 @@ func (x *ChangeResult) GetUid() string {
 // ApplyRequest is one batch, all or nothing.
 type ApplyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The changes, planned in this order.
+	// The changes, in any order: what is removed goes first, then what others
+	// refer to is put before them. Name each object once.
 	Changes []*Change `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Check everything, change nothing.
 	ValidateOnly bool `protobuf:"varint,2,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
