@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sightlinedev/sightline/registry/manifest"
 	"github.com/sightlinedev/sightline/registry/reconcile"
 	"github.com/sightlinedev/sightline/registry/source/file"
 	"github.com/sightlinedev/sightline/server/status"
@@ -32,22 +31,12 @@ func (s *Server) buildSources(context.Context) error {
 // parseManifest adds one file's objects to a list. An instance that names no
 // region is in the server's own.
 func (s *Server) parseManifest(name string, data []byte, into *reconcile.List) error {
-	objects, err := manifest.Parse(name, data)
-	if err != nil {
+	before := len(into.Instances)
+	if err := file.Manifests(name, data, into); err != nil {
 		return err
 	}
-	for _, o := range objects {
-		switch {
-		case o.Service != nil:
-			into.Services = append(into.Services, o.Service)
-		case o.Instance != nil:
-			o.Instance.Region = cmp.Or(o.Instance.Region, s.cfg.Region)
-			into.Instances = append(into.Instances, o.Instance)
-		case o.Contract != nil:
-			into.Contracts = append(into.Contracts, o.Contract)
-		case o.Profile != nil:
-			into.Profiles = append(into.Profiles, o.Profile)
-		}
+	for _, i := range into.Instances[before:] {
+		i.Region = cmp.Or(i.Region, s.cfg.Region)
 	}
 	return nil
 }
