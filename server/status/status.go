@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
@@ -74,8 +76,8 @@ func (b *Builder) RetryAfter(d time.Duration) *Builder {
 // Err returns the status as an error that keeps its details over an RPC.
 func (b *Builder) Err() error {
 	text := strings.TrimRight(b.message, ".") + "; " + b.entry.Fix + " [" + b.entry.Code.String() + "]"
-	st := status.New(b.entry.GRPC, text)
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: b.entry.Reason, Domain: Domain, Metadata: b.metadata}}
+	st := &spb.Status{Code: int32(b.entry.GRPC), Message: text} //nolint:gosec // a gRPC code
+	details := []proto.Message{&errdetails.ErrorInfo{Reason: b.entry.Reason, Domain: Domain, Metadata: b.metadata}}
 	if len(b.fields) > 0 {
 		details = append(details, &errdetails.BadRequest{FieldViolations: b.fields})
 	}
@@ -85,11 +87,16 @@ func (b *Builder) Err() error {
 	if b.retryAfter > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(b.retryAfter)})
 	}
-	full, err := st.WithDetails(details...)
-	if err != nil {
-		return st.Err() // details that do not marshal (text that is not UTF-8) are left out
+	for _, d := range details {
+		// Deterministic: one answer is always the same bytes (RELIABILITY.md, I14).
+		packed := new(anypb.Any)
+		if err := anypb.MarshalFrom(packed, d, proto.MarshalOptions{Deterministic: true}); err != nil {
+			st.Details = nil // details that do not marshal (text that is not UTF-8) are left out
+			break
+		}
+		st.Details = append(st.Details, packed)
 	}
-	return full.Err()
+	return status.ErrorProto(st)
 }
 
 // Errorf is New(code, format, args...).Err().
