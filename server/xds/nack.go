@@ -37,7 +37,7 @@ func (st *stream) rejected(t typ, i int, detail string) {
 	// gRPC has applied what was good; LDS and CDS on state of the world are one
 	// set, which is not sent again until something in it changes.
 	if st.delta || st.kind.envoy && t == eds {
-		st.isolate(t, st.suspects(t, f, ts.inflight[i+1:]))
+		st.isolate(t, len(f.items), st.suspects(t, f, ts.inflight[i+1:]))
 	}
 }
 
@@ -56,8 +56,9 @@ func (st *stream) suspects(t typ, f *inflight, later []*inflight) []item {
 }
 
 // isolate queues suspects for being sent again in smaller responses, or sets the
-// culprit apart.
-func (st *stream) isolate(t typ, suspects []item) {
+// culprit apart. One that is left of more than itself was not rejected alone: its
+// companions may have been the culprits, and have left since.
+func (st *stream) isolate(t typ, carried int, suspects []item) {
 	if len(suspects) == 0 {
 		return
 	}
@@ -67,7 +68,7 @@ func (st *stream) isolate(t typ, suspects []item) {
 	}
 	iso := ts.isolation
 	switch n := len(suspects); {
-	case n == 1:
+	case carried == 1:
 		st.setApart(t, suspects[0])
 	case n > bisectAbove:
 		iso.queue = append(iso.queue, suspects[:n/2], suspects[n/2:])

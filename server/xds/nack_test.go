@@ -51,6 +51,29 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
+// The culprit of a rejected response was deleted before the rejection came: what
+// is left was never rejected alone, and arrives.
+func TestLastSuspectIsNoCulprit(t *testing.T) {
+	inWorld(t, func(w *world) {
+		hosts := w.many(2)
+		bad, good := hosts[0], hosts[1]
+		c := w.delta(rawxds.Silence)
+		must(t, c.Subscribe(rawxds.EDS, hosts...))
+		w.settle()
+		both := w.responses(c, rawxds.EDS, 1)[0]
+		w.drop(bad)
+		w.settle()
+		w.gave(w.responses(c, rawxds.EDS, 2)[1], nil, bad)
+		must(t, c.Nack(both, "bad "+bad))
+		w.settle()
+		w.gave(w.responses(c, rawxds.EDS, 3)[2], []string{good})
+		if rejected := w.srv.Clients()[0].Types[0].Rejected; len(rejected) != 0 {
+			t.Errorf("apart: %v", rejected)
+		}
+		w.end(c)
+	})
+}
+
 // A name that was rejected alone travels alone until it is accepted, also after
 // it changed, while the rest goes on.
 func TestRejectedNameTravelsAlone(t *testing.T) {
