@@ -10,8 +10,8 @@ import (
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 )
 
-// A service comes as Cluster, assignment, route, and goes the other way round:
-// the route first, and what it named only once that was acknowledged.
+// A service comes as Cluster, assignment, route, and goes in the reverse: the
+// route first, and its assignment and Cluster only once that was acknowledged.
 func TestServiceComesAndGoesInOrder(t *testing.T) {
 	t.Parallel()
 	w := start(t)
@@ -75,10 +75,9 @@ func TestServiceComesAndGoesInOrder(t *testing.T) {
 	w.api.Apply(t, harness.DeleteService("orders.shop"))
 	rds = first(rawxds.RDS, from, func(r *rawxds.Response) bool { return len(r.Resources) > 0 && !routes(r) })
 	cds, eds = first(rawxds.CDS, from, gone), first(rawxds.EDS, from, gone)
-	if rds.Sequence > cds.Sequence || rds.Sequence > eds.Sequence {
+	if rds.Sequence > eds.Sequence || eds.Sequence > cds.Sequence {
 		t.Errorf("deletion: RDS was response %d, CDS %d, EDS %d", rds.Sequence, cds.Sequence, eds.Sequence)
 	}
-	t.Logf("deletion: RDS was response %d, CDS %d, EDS %d", rds.Sequence, cds.Sequence, eds.Sequence)
 	for typ, r := range map[string]*rawxds.Response{"Cluster": cds, "assignment": eds} {
 		if after := r.At.Sub(rds.At); after < thinks {
 			t.Errorf("the %s went %s after a route that was acknowledged after %s", typ, after, thinks)

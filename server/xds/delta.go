@@ -277,7 +277,8 @@ func (p *pass) delta() {
 	for t := range types {
 		p.isolated(t)
 	}
-	if p.endHolds() {
+	if p.endHolds() { // what was created as CDS, EDS, RDS goes in the reverse
+		p.deltaType(eds, dirty)
 		p.deltaClusters()
 		p.deltaType(eds, dirty)
 	}

@@ -35,7 +35,10 @@ func (p *pass) holdRemoval(t typ, r *record, f *found) bool {
 	}
 	h := st.holds[f.id]
 	if t == eds {
-		return h != nil || r.any(cds, held) && r.any(cds, dirty)
+		if h != nil {
+			return !h.over
+		}
+		return r.any(cds, held) && r.any(cds, dirty)
 	}
 	if h != nil {
 		if until := p.now.Add(holdDeleted); f.view == nil && !h.deleted { // the service followed its port
@@ -96,6 +99,9 @@ func (p *pass) endHolds() bool {
 			continue
 		}
 		ended = true
+		if cluster.any(eds, held) {
+			st.dirtied(eds, cluster, withdrawal)
+		}
 		st.dirtied(cds, cluster, withdrawal)
 	}
 	return ended

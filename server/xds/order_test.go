@@ -107,8 +107,8 @@ func routing(yes, no string) func(*rawxds.Response) bool {
 }
 
 // C09: moving from one service to another. On the stream: the new Cluster, its
-// assignment, the route; once that is acknowledged the old Cluster's removal,
-// then its assignment's.
+// assignment, the route; once that is acknowledged, in the reverse, the old
+// assignment's removal, then its Cluster's.
 func TestMakeBeforeBreak(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.put(svc("orders-v1.shop", "10.0.0.1"))
@@ -122,8 +122,8 @@ func TestMakeBeforeBreak(t *testing.T) {
 			find(c.Client, start, rawxds.CDS, has("orders-v2.shop")),
 			find(c.Client, start, rawxds.EDS, has("orders-v2.shop")),
 			find(c.Client, start, rawxds.RDS, routing("orders-v2.shop", "orders-v1.shop")),
-			find(c.Client, start, rawxds.CDS, drops("orders-v1.shop")),
 			find(c.Client, start, rawxds.EDS, drops("orders-v1.shop")),
+			find(c.Client, start, rawxds.CDS, drops("orders-v1.shop")),
 		}
 		for i, s := range steps {
 			if s == nil {
@@ -194,8 +194,8 @@ func TestRemovalIsHeldForTheRoute(t *testing.T) {
 				if d := gone.At.Sub(began); d < test.min || d > test.max {
 					t.Errorf("the Cluster went after %s, want %s to %s", d, test.min, test.max)
 				}
-				if last := find(c.Client, gone.Sequence, rawxds.EDS, drops("orders.shop")); last == nil {
-					t.Errorf("the assignment did not go after its Cluster: %s", brief(c.Responses("")))
+				if left := find(c.Client, routed.Sequence, rawxds.EDS, drops("orders.shop")); left == nil || left.Sequence > gone.Sequence {
+					t.Errorf("the assignment did not go between the route and the Cluster: %s", brief(c.Responses("")))
 				}
 				w.end(c.Client)
 			})
