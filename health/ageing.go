@@ -8,7 +8,7 @@ import (
 
 // ageOut names the instances whose membership after a lapse is over, the
 // longest lapsed first, and never the last that the service has.
-func (e *Evaluator) ageOut(aged []*instance, now time.Time, o *Outcome) {
+func (e *Evaluator) ageOut(aged []*instance, now time.Time, o *Judgement) {
 	if len(aged) == 0 {
 		return
 	}

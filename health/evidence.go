@@ -23,8 +23,31 @@ var selfStatusNames = [...]string{"none", "SERVING", "DRAINING", "NOT_SERVING"}
 // String is the status's name on every surface.
 func (s SelfStatus) String() string { return selfStatusNames[s] }
 
-// Sample is one piece of evidence on one instance. Only self-reports are
-// evaluated; Observe refuses samples of any other class.
+// ProbeResult is how one probe of an instance ended.
+type ProbeResult uint8
+
+// The results of a probe. The zero value is no result, and no sample may carry
+// it.
+const (
+	NoResult ProbeResult = iota
+	ProbeOK
+	ProbeFailed        // it answered, and not well
+	ProbeRefused       // the connection was refused
+	ProbeTimeout       // nothing came within the timeout
+	ProbeUnreachable   // the network says that there is no way to it
+	ProbeWrongIdentity // another identity answered than the one registered
+)
+
+var probeResultNames = [...]string{"none", "OK", "FAILED", "REFUSED", "TIMEOUT", "UNREACHABLE", "WRONG_IDENTITY"}
+
+// String is the result's name on every surface.
+func (r ProbeResult) String() string { return probeResultNames[r] }
+
+// Prober is who probed: a name that is unique in the region, and where it stands.
+type Prober struct{ Name, Zone string }
+
+// Sample is one instance's word about itself, or one prober's result on it.
+// Callers' outcomes come as Outcomes.
 type Sample struct {
 	UID   registry.UID
 	Class registry.EvidenceClass
@@ -39,12 +62,18 @@ type Sample struct {
 	// Degraded names the dependencies that the instance calls degraded,
 	// sorted; recorded, and shown to whoever asks why.
 	Degraded []string
+	// Prober and Result are who probed, and how it ended (ClassProbe).
+	Prober Prober
+	Result ProbeResult
 }
 
 // Urgent reports whether the sample must not be lost when an inbox is full:
 // the instance's word that it does not serve, or is about to stop
 // (STORE.md §6).
 func (s *Sample) Urgent() bool {
+	if s.Class == registry.ClassProbe {
+		return s.Result == ProbeRefused
+	}
 	return s.Class == registry.ClassSelf && (s.Status == NotServing || s.Status == Draining)
 }
 
@@ -83,8 +112,8 @@ type Incident struct {
 	At     time.Time
 }
 
-// Outcome is what a judgement changed.
-type Outcome struct {
+// Judgement is what a judgement changed.
+type Judgement struct {
 	// Changed holds the whole verdicts that differ from the last ones.
 	// Removed instances are not among them: their registry change says it.
 	Changed     []Verdict
@@ -99,6 +128,6 @@ type Outcome struct {
 }
 
 // Empty reports whether the judgement changed nothing.
-func (o *Outcome) Empty() bool {
+func (o *Judgement) Empty() bool {
 	return len(o.Changed) == 0 && len(o.Transitions) == 0 && len(o.Incidents) == 0 && len(o.AgedOut) == 0
 }

@@ -7,11 +7,11 @@ import (
 
 // Judge decides on every instance that input touched or whose time has come,
 // and returns what changed and when to judge again.
-func (e *Evaluator) Judge(now time.Time) Outcome {
+func (e *Evaluator) Judge(now time.Time) Judgement {
 	for i := e.queue.popDue(now); i != nil; i = e.queue.popDue(now) {
 		e.touch(i)
 	}
-	var o Outcome
+	var o Judgement
 	e.steadiestKnown = false
 	if len(e.touched) > 0 {
 		e.stepLeases(now)
@@ -39,7 +39,7 @@ func (e *Evaluator) stepLeases(now time.Time) {
 	}
 }
 
-func (e *Evaluator) judgeTouched(now time.Time, o *Outcome) {
+func (e *Evaluator) judgeTouched(now time.Time, o *Judgement) {
 	batch := e.touched
 	e.touched = nil
 	if len(batch) > 1 {
@@ -67,7 +67,7 @@ func (e *Evaluator) judgeTouched(now time.Time, o *Outcome) {
 	}
 }
 
-func (e *Evaluator) judge(i *instance, now time.Time, o *Outcome) {
+func (e *Evaluator) judge(i *instance, now time.Time, o *Judgement) {
 	var f finding
 	waits, admitted := noNote, i.member
 	if !admitted {
@@ -82,7 +82,7 @@ func (e *Evaluator) judge(i *instance, now time.Time, o *Outcome) {
 }
 
 // record compares the finding with the last verdict and notes what changed.
-func (e *Evaluator) record(i *instance, f finding, now time.Time, o *Outcome) {
+func (e *Evaluator) record(i *instance, f finding, now time.Time, o *Judgement) {
 	last := i.verdict
 	v := Verdict{
 		UID: last.UID, State: f.state, Member: i.member, Draining: i.draining(),
