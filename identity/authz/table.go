@@ -136,9 +136,11 @@ func apiRows() map[string]Row {
 		rowsOf(resolve, "sightline.resolve.v1.ResolveService", "Resolve"),
 		rowsOf(resolve, "sightline.view.v1.ViewService", "Watch"),
 		rowsOf(readers(), "sightline.admin.v1.AdminService",
-			"GetStatus", "ListClients", "DescribeClient", "DiffViews", "ListTransitions"),
+			"GetStatus", "ListClients", "DescribeClient", "DiffViews", "ListTransitions", "ListQuarantines"),
 		rowsOf(full().with(identity.Workload, Own).with(identity.Reader, Granted),
-			"sightline.admin.v1.AdminService", "Explain"),
+			"sightline.admin.v1.AdminService", "Explain", "TestContract"),
+		// Audited before their effect.
+		rowsOf(full(), "sightline.admin.v1.AdminService", "ReleaseQuarantine", "ReleaseBrake"),
 		// Samples of everybody's callers, refused ones too.
 		rowsOf(full().with(identity.Reader, Granted), "sightline.admin.v1.AdminService", "Tap"))
 }

@@ -11,6 +11,7 @@ import (
 	v1 "github.com/sightlinedev/sightline/proto/sightline/view/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -1037,11 +1038,564 @@ func (x *ListTransitionsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// ListQuarantinesRequest asks for a page of quarantines.
+type ListQuarantinesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the service; empty with an empty name: every service.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the service within the namespace; empty: every service of the
+	// namespace.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Most quarantines in an answer; 0: the server's choice. Larger values are cut
+	// to 1000.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the answer before; empty: the first page.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQuarantinesRequest) Reset() {
+	*x = ListQuarantinesRequest{}
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQuarantinesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQuarantinesRequest) ProtoMessage() {}
+
+func (x *ListQuarantinesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQuarantinesRequest.ProtoReflect.Descriptor instead.
+func (*ListQuarantinesRequest) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_admin_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ListQuarantinesRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListQuarantinesRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListQuarantinesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListQuarantinesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListQuarantinesResponse is a page of quarantines.
+type ListQuarantinesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The instances in quarantine, by service and uid.
+	Quarantines []*QuarantinedInstance `protobuf:"bytes,1,rep,name=quarantines,proto3" json:"quarantines,omitempty"`
+	// Token of the next page; empty: this is the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQuarantinesResponse) Reset() {
+	*x = ListQuarantinesResponse{}
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQuarantinesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQuarantinesResponse) ProtoMessage() {}
+
+func (x *ListQuarantinesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQuarantinesResponse.ProtoReflect.Descriptor instead.
+func (*ListQuarantinesResponse) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_admin_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ListQuarantinesResponse) GetQuarantines() []*QuarantinedInstance {
+	if x != nil {
+		return x.Quarantines
+	}
+	return nil
+}
+
+func (x *ListQuarantinesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// QuarantinedInstance is an instance in quarantine.
+type QuarantinedInstance struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Service, as namespace/name.
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// Uid of the instance.
+	Uid string `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Label; empty where there is none.
+	Label string `protobuf:"bytes,3,opt,name=label,proto3" json:"label,omitempty"`
+	// Verdict, beside which the quarantine stands.
+	State v1.State `protobuf:"varint,4,opt,name=state,proto3,enum=sightline.view.v1.State" json:"state,omitempty"`
+	// The quarantine.
+	Quarantine    *QuarantineExplanation `protobuf:"bytes,5,opt,name=quarantine,proto3" json:"quarantine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantinedInstance) Reset() {
+	*x = QuarantinedInstance{}
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantinedInstance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantinedInstance) ProtoMessage() {}
+
+func (x *QuarantinedInstance) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantinedInstance.ProtoReflect.Descriptor instead.
+func (*QuarantinedInstance) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_admin_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *QuarantinedInstance) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *QuarantinedInstance) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *QuarantinedInstance) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *QuarantinedInstance) GetState() v1.State {
+	if x != nil {
+		return x.State
+	}
+	return v1.State(0)
+}
+
+func (x *QuarantinedInstance) GetQuarantine() *QuarantineExplanation {
+	if x != nil {
+		return x.Quarantine
+	}
+	return nil
+}
+
+// ReleaseQuarantineRequest ends a quarantine before its time.
+type ReleaseQuarantineRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the service.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the service within the namespace.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Uid or label of the instance.
+	Instance string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Why, for the audit log; required, at most 500 characters.
+	Justification string `protobuf:"bytes,4,opt,name=justification,proto3" json:"justification,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseQuarantineRequest) Reset() {
+	*x = ReleaseQuarantineRequest{}
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseQuarantineRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseQuarantineRequest) ProtoMessage() {}
+
+func (x *ReleaseQuarantineRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseQuarantineRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseQuarantineRequest) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_admin_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ReleaseQuarantineRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ReleaseQuarantineRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReleaseQuarantineRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ReleaseQuarantineRequest) GetJustification() string {
+	if x != nil {
+		return x.Justification
+	}
+	return ""
+}
+
+// ReleaseQuarantineResponse is the quarantine that was ended.
+type ReleaseQuarantineResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It, as it was.
+	Quarantine    *QuarantinedInstance `protobuf:"bytes,1,opt,name=quarantine,proto3" json:"quarantine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseQuarantineResponse) Reset() {
+	*x = ReleaseQuarantineResponse{}
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseQuarantineResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseQuarantineResponse) ProtoMessage() {}
+
+func (x *ReleaseQuarantineResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseQuarantineResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseQuarantineResponse) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_admin_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ReleaseQuarantineResponse) GetQuarantine() *QuarantinedInstance {
+	if x != nil {
+		return x.Quarantine
+	}
+	return nil
+}
+
+// ReleaseBrakeRequest lets pass what a brake holds back.
+type ReleaseBrakeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Source whose removals are held, as file:<name>; empty: the region's brake on
+	// withdrawals by observation.
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// Why, for the audit log; required, at most 500 characters.
+	Justification string `protobuf:"bytes,2,opt,name=justification,proto3" json:"justification,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseBrakeRequest) Reset() {
+	*x = ReleaseBrakeRequest{}
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseBrakeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseBrakeRequest) ProtoMessage() {}
+
+func (x *ReleaseBrakeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseBrakeRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseBrakeRequest) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_admin_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ReleaseBrakeRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ReleaseBrakeRequest) GetJustification() string {
+	if x != nil {
+		return x.Justification
+	}
+	return ""
+}
+
+// ReleaseBrakeResponse says what was let pass.
+type ReleaseBrakeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What, with numbers, for a person.
+	Detail        string `protobuf:"bytes,1,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseBrakeResponse) Reset() {
+	*x = ReleaseBrakeResponse{}
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseBrakeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseBrakeResponse) ProtoMessage() {}
+
+func (x *ReleaseBrakeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseBrakeResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseBrakeResponse) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_admin_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ReleaseBrakeResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+// TestContractRequest asks what a draft would have changed.
+type TestContractRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the service.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the service within the namespace.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The draft. Its own namespace and name are not looked at; it is validated as
+	// PutContract validates it, against the profiles of the service's instances.
+	Contract *v11.Contract `protobuf:"bytes,3,opt,name=contract,proto3" json:"contract,omitempty"`
+	// How far back to begin; 1 h when not given, at most 7 days.
+	Since         *durationpb.Duration `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestContractRequest) Reset() {
+	*x = TestContractRequest{}
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestContractRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestContractRequest) ProtoMessage() {}
+
+func (x *TestContractRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestContractRequest.ProtoReflect.Descriptor instead.
+func (*TestContractRequest) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_admin_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *TestContractRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *TestContractRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TestContractRequest) GetContract() *v11.Contract {
+	if x != nil {
+		return x.Contract
+	}
+	return nil
+}
+
+func (x *TestContractRequest) GetSince() *durationpb.Duration {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// TestContractResponse is what the draft would have changed.
+type TestContractResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It.
+	Trial         *ContractTrial `protobuf:"bytes,1,opt,name=trial,proto3" json:"trial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestContractResponse) Reset() {
+	*x = TestContractResponse{}
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestContractResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestContractResponse) ProtoMessage() {}
+
+func (x *TestContractResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_admin_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestContractResponse.ProtoReflect.Descriptor instead.
+func (*TestContractResponse) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_admin_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TestContractResponse) GetTrial() *ContractTrial {
+	if x != nil {
+		return x.Trial
+	}
+	return nil
+}
+
 var File_sightline_admin_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_sightline_admin_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	"&sightline/admin/v1/admin_service.proto\x12\x12sightline.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsightline/admin/v1/client.proto\x1a$sightline/admin/v1/explanation.proto\x1a\x1fsightline/admin/v1/status.proto\x1a#sightline/registry/v1/profile.proto\x1a\x1csightline/view/v1/view.proto\"\x12\n" +
+	"&sightline/admin/v1/admin_service.proto\x12\x12sightline.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsightline/admin/v1/client.proto\x1a$sightline/admin/v1/explanation.proto\x1a\x1fsightline/admin/v1/status.proto\x1a\x1esightline/admin/v1/trial.proto\x1a$sightline/registry/v1/contract.proto\x1a#sightline/registry/v1/profile.proto\x1a\x1csightline/view/v1/view.proto\"\x12\n" +
 	"\x10GetStatusRequest\"G\n" +
 	"\x11GetStatusResponse\x122\n" +
 	"\x06status\x18\x01 \x01(\v2\x1a.sightline.admin.v1.StatusR\x06status\"\xda\x01\n" +
@@ -1106,7 +1660,45 @@ const file_sightline_admin_v1_admin_service_proto_rawDesc = "" +
 	"page_token\x18\a \x01(\tR\tpageToken\"\x83\x01\n" +
 	"\x17ListTransitionsResponse\x12@\n" +
 	"\vtransitions\x18\x01 \x03(\v2\x1e.sightline.admin.v1.TransitionR\vtransitions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\x95\x05\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x86\x01\n" +
+	"\x16ListQuarantinesRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"\x8c\x01\n" +
+	"\x17ListQuarantinesResponse\x12I\n" +
+	"\vquarantines\x18\x01 \x03(\v2'.sightline.admin.v1.QuarantinedInstanceR\vquarantines\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd2\x01\n" +
+	"\x13QuarantinedInstance\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
+	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x14\n" +
+	"\x05label\x18\x03 \x01(\tR\x05label\x12.\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x18.sightline.view.v1.StateR\x05state\x12I\n" +
+	"\n" +
+	"quarantine\x18\x05 \x01(\v2).sightline.admin.v1.QuarantineExplanationR\n" +
+	"quarantine\"\x8e\x01\n" +
+	"\x18ReleaseQuarantineRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\tR\binstance\x12$\n" +
+	"\rjustification\x18\x04 \x01(\tR\rjustification\"d\n" +
+	"\x19ReleaseQuarantineResponse\x12G\n" +
+	"\n" +
+	"quarantine\x18\x01 \x01(\v2'.sightline.admin.v1.QuarantinedInstanceR\n" +
+	"quarantine\"S\n" +
+	"\x13ReleaseBrakeRequest\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12$\n" +
+	"\rjustification\x18\x02 \x01(\tR\rjustification\".\n" +
+	"\x14ReleaseBrakeResponse\x12\x16\n" +
+	"\x06detail\x18\x01 \x01(\tR\x06detail\"\xb5\x01\n" +
+	"\x13TestContractRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12;\n" +
+	"\bcontract\x18\x03 \x01(\v2\x1f.sightline.registry.v1.ContractR\bcontract\x12/\n" +
+	"\x05since\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05since\"O\n" +
+	"\x14TestContractResponse\x127\n" +
+	"\x05trial\x18\x01 \x01(\v2!.sightline.admin.v1.ContractTrialR\x05trial2\xb9\b\n" +
 	"\fAdminService\x12X\n" +
 	"\tGetStatus\x12$.sightline.admin.v1.GetStatusRequest\x1a%.sightline.admin.v1.GetStatusResponse\x12^\n" +
 	"\vListClients\x12&.sightline.admin.v1.ListClientsRequest\x1a'.sightline.admin.v1.ListClientsResponse\x12g\n" +
@@ -1114,7 +1706,11 @@ const file_sightline_admin_v1_admin_service_proto_rawDesc = "" +
 	"\tDiffViews\x12$.sightline.admin.v1.DiffViewsRequest\x1a%.sightline.admin.v1.DiffViewsResponse\x12R\n" +
 	"\aExplain\x12\".sightline.admin.v1.ExplainRequest\x1a#.sightline.admin.v1.ExplainResponse\x12H\n" +
 	"\x03Tap\x12\x1e.sightline.admin.v1.TapRequest\x1a\x1f.sightline.admin.v1.TapResponse0\x01\x12j\n" +
-	"\x0fListTransitions\x12*.sightline.admin.v1.ListTransitionsRequest\x1a+.sightline.admin.v1.ListTransitionsResponseBDZBgithub.com/sightlinedev/sightline/proto/sightline/admin/v1;adminv1b\x06proto3"
+	"\x0fListTransitions\x12*.sightline.admin.v1.ListTransitionsRequest\x1a+.sightline.admin.v1.ListTransitionsResponse\x12j\n" +
+	"\x0fListQuarantines\x12*.sightline.admin.v1.ListQuarantinesRequest\x1a+.sightline.admin.v1.ListQuarantinesResponse\x12p\n" +
+	"\x11ReleaseQuarantine\x12,.sightline.admin.v1.ReleaseQuarantineRequest\x1a-.sightline.admin.v1.ReleaseQuarantineResponse\x12a\n" +
+	"\fReleaseBrake\x12'.sightline.admin.v1.ReleaseBrakeRequest\x1a(.sightline.admin.v1.ReleaseBrakeResponse\x12a\n" +
+	"\fTestContract\x12'.sightline.admin.v1.TestContractRequest\x1a(.sightline.admin.v1.TestContractResponseBDZBgithub.com/sightlinedev/sightline/proto/sightline/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_sightline_admin_v1_admin_service_proto_rawDescOnce sync.Once
@@ -1128,75 +1724,104 @@ func file_sightline_admin_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_sightline_admin_v1_admin_service_proto_rawDescData
 }
 
-var file_sightline_admin_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_sightline_admin_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_sightline_admin_v1_admin_service_proto_goTypes = []any{
-	(*GetStatusRequest)(nil),        // 0: sightline.admin.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 1: sightline.admin.v1.GetStatusResponse
-	(*ListClientsRequest)(nil),      // 2: sightline.admin.v1.ListClientsRequest
-	(*ListClientsResponse)(nil),     // 3: sightline.admin.v1.ListClientsResponse
-	(*DescribeClientRequest)(nil),   // 4: sightline.admin.v1.DescribeClientRequest
-	(*DescribeClientResponse)(nil),  // 5: sightline.admin.v1.DescribeClientResponse
-	(*ClientDescription)(nil),       // 6: sightline.admin.v1.ClientDescription
-	(*DiffViewsRequest)(nil),        // 7: sightline.admin.v1.DiffViewsRequest
-	(*DiffViewsResponse)(nil),       // 8: sightline.admin.v1.DiffViewsResponse
-	(*ViewDiff)(nil),                // 9: sightline.admin.v1.ViewDiff
-	(*MemberDiff)(nil),              // 10: sightline.admin.v1.MemberDiff
-	(*ExplainRequest)(nil),          // 11: sightline.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),         // 12: sightline.admin.v1.ExplainResponse
-	(*TapRequest)(nil),              // 13: sightline.admin.v1.TapRequest
-	(*TapResponse)(nil),             // 14: sightline.admin.v1.TapResponse
-	(*ListTransitionsRequest)(nil),  // 15: sightline.admin.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil), // 16: sightline.admin.v1.ListTransitionsResponse
-	(*Status)(nil),                  // 17: sightline.admin.v1.Status
-	(ClientProtocol)(0),             // 18: sightline.admin.v1.ClientProtocol
-	(*Client)(nil),                  // 19: sightline.admin.v1.Client
-	(*ResourceState)(nil),           // 20: sightline.admin.v1.ResourceState
-	(*v1.View)(nil),                 // 21: sightline.view.v1.View
-	(*v1.Member)(nil),               // 22: sightline.view.v1.Member
-	(*ServiceExplanation)(nil),      // 23: sightline.admin.v1.ServiceExplanation
-	(v11.EvidenceClass)(0),          // 24: sightline.registry.v1.EvidenceClass
-	(*Sample)(nil),                  // 25: sightline.admin.v1.Sample
-	(*timestamppb.Timestamp)(nil),   // 26: google.protobuf.Timestamp
-	(*Transition)(nil),              // 27: sightline.admin.v1.Transition
+	(*GetStatusRequest)(nil),          // 0: sightline.admin.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),         // 1: sightline.admin.v1.GetStatusResponse
+	(*ListClientsRequest)(nil),        // 2: sightline.admin.v1.ListClientsRequest
+	(*ListClientsResponse)(nil),       // 3: sightline.admin.v1.ListClientsResponse
+	(*DescribeClientRequest)(nil),     // 4: sightline.admin.v1.DescribeClientRequest
+	(*DescribeClientResponse)(nil),    // 5: sightline.admin.v1.DescribeClientResponse
+	(*ClientDescription)(nil),         // 6: sightline.admin.v1.ClientDescription
+	(*DiffViewsRequest)(nil),          // 7: sightline.admin.v1.DiffViewsRequest
+	(*DiffViewsResponse)(nil),         // 8: sightline.admin.v1.DiffViewsResponse
+	(*ViewDiff)(nil),                  // 9: sightline.admin.v1.ViewDiff
+	(*MemberDiff)(nil),                // 10: sightline.admin.v1.MemberDiff
+	(*ExplainRequest)(nil),            // 11: sightline.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),           // 12: sightline.admin.v1.ExplainResponse
+	(*TapRequest)(nil),                // 13: sightline.admin.v1.TapRequest
+	(*TapResponse)(nil),               // 14: sightline.admin.v1.TapResponse
+	(*ListTransitionsRequest)(nil),    // 15: sightline.admin.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil),   // 16: sightline.admin.v1.ListTransitionsResponse
+	(*ListQuarantinesRequest)(nil),    // 17: sightline.admin.v1.ListQuarantinesRequest
+	(*ListQuarantinesResponse)(nil),   // 18: sightline.admin.v1.ListQuarantinesResponse
+	(*QuarantinedInstance)(nil),       // 19: sightline.admin.v1.QuarantinedInstance
+	(*ReleaseQuarantineRequest)(nil),  // 20: sightline.admin.v1.ReleaseQuarantineRequest
+	(*ReleaseQuarantineResponse)(nil), // 21: sightline.admin.v1.ReleaseQuarantineResponse
+	(*ReleaseBrakeRequest)(nil),       // 22: sightline.admin.v1.ReleaseBrakeRequest
+	(*ReleaseBrakeResponse)(nil),      // 23: sightline.admin.v1.ReleaseBrakeResponse
+	(*TestContractRequest)(nil),       // 24: sightline.admin.v1.TestContractRequest
+	(*TestContractResponse)(nil),      // 25: sightline.admin.v1.TestContractResponse
+	(*Status)(nil),                    // 26: sightline.admin.v1.Status
+	(ClientProtocol)(0),               // 27: sightline.admin.v1.ClientProtocol
+	(*Client)(nil),                    // 28: sightline.admin.v1.Client
+	(*ResourceState)(nil),             // 29: sightline.admin.v1.ResourceState
+	(*v1.View)(nil),                   // 30: sightline.view.v1.View
+	(*v1.Member)(nil),                 // 31: sightline.view.v1.Member
+	(*ServiceExplanation)(nil),        // 32: sightline.admin.v1.ServiceExplanation
+	(v11.EvidenceClass)(0),            // 33: sightline.registry.v1.EvidenceClass
+	(*Sample)(nil),                    // 34: sightline.admin.v1.Sample
+	(*timestamppb.Timestamp)(nil),     // 35: google.protobuf.Timestamp
+	(*Transition)(nil),                // 36: sightline.admin.v1.Transition
+	(v1.State)(0),                     // 37: sightline.view.v1.State
+	(*QuarantineExplanation)(nil),     // 38: sightline.admin.v1.QuarantineExplanation
+	(*v11.Contract)(nil),              // 39: sightline.registry.v1.Contract
+	(*durationpb.Duration)(nil),       // 40: google.protobuf.Duration
+	(*ContractTrial)(nil),             // 41: sightline.admin.v1.ContractTrial
 }
 var file_sightline_admin_v1_admin_service_proto_depIdxs = []int32{
-	17, // 0: sightline.admin.v1.GetStatusResponse.status:type_name -> sightline.admin.v1.Status
-	18, // 1: sightline.admin.v1.ListClientsRequest.protocol:type_name -> sightline.admin.v1.ClientProtocol
-	19, // 2: sightline.admin.v1.ListClientsResponse.clients:type_name -> sightline.admin.v1.Client
+	26, // 0: sightline.admin.v1.GetStatusResponse.status:type_name -> sightline.admin.v1.Status
+	27, // 1: sightline.admin.v1.ListClientsRequest.protocol:type_name -> sightline.admin.v1.ClientProtocol
+	28, // 2: sightline.admin.v1.ListClientsResponse.clients:type_name -> sightline.admin.v1.Client
 	6,  // 3: sightline.admin.v1.DescribeClientResponse.clients:type_name -> sightline.admin.v1.ClientDescription
-	19, // 4: sightline.admin.v1.ClientDescription.client:type_name -> sightline.admin.v1.Client
-	20, // 5: sightline.admin.v1.ClientDescription.resources:type_name -> sightline.admin.v1.ResourceState
+	28, // 4: sightline.admin.v1.ClientDescription.client:type_name -> sightline.admin.v1.Client
+	29, // 5: sightline.admin.v1.ClientDescription.resources:type_name -> sightline.admin.v1.ResourceState
 	9,  // 6: sightline.admin.v1.DiffViewsResponse.diffs:type_name -> sightline.admin.v1.ViewDiff
-	21, // 7: sightline.admin.v1.ViewDiff.before:type_name -> sightline.view.v1.View
-	21, // 8: sightline.admin.v1.ViewDiff.after:type_name -> sightline.view.v1.View
+	30, // 7: sightline.admin.v1.ViewDiff.before:type_name -> sightline.view.v1.View
+	30, // 8: sightline.admin.v1.ViewDiff.after:type_name -> sightline.view.v1.View
 	10, // 9: sightline.admin.v1.ViewDiff.members:type_name -> sightline.admin.v1.MemberDiff
-	22, // 10: sightline.admin.v1.MemberDiff.before:type_name -> sightline.view.v1.Member
-	22, // 11: sightline.admin.v1.MemberDiff.after:type_name -> sightline.view.v1.Member
-	23, // 12: sightline.admin.v1.ExplainResponse.service:type_name -> sightline.admin.v1.ServiceExplanation
-	24, // 13: sightline.admin.v1.TapRequest.evidence_classes:type_name -> sightline.registry.v1.EvidenceClass
-	25, // 14: sightline.admin.v1.TapResponse.samples:type_name -> sightline.admin.v1.Sample
-	26, // 15: sightline.admin.v1.ListTransitionsRequest.start_time:type_name -> google.protobuf.Timestamp
-	26, // 16: sightline.admin.v1.ListTransitionsRequest.end_time:type_name -> google.protobuf.Timestamp
-	27, // 17: sightline.admin.v1.ListTransitionsResponse.transitions:type_name -> sightline.admin.v1.Transition
-	0,  // 18: sightline.admin.v1.AdminService.GetStatus:input_type -> sightline.admin.v1.GetStatusRequest
-	2,  // 19: sightline.admin.v1.AdminService.ListClients:input_type -> sightline.admin.v1.ListClientsRequest
-	4,  // 20: sightline.admin.v1.AdminService.DescribeClient:input_type -> sightline.admin.v1.DescribeClientRequest
-	7,  // 21: sightline.admin.v1.AdminService.DiffViews:input_type -> sightline.admin.v1.DiffViewsRequest
-	11, // 22: sightline.admin.v1.AdminService.Explain:input_type -> sightline.admin.v1.ExplainRequest
-	13, // 23: sightline.admin.v1.AdminService.Tap:input_type -> sightline.admin.v1.TapRequest
-	15, // 24: sightline.admin.v1.AdminService.ListTransitions:input_type -> sightline.admin.v1.ListTransitionsRequest
-	1,  // 25: sightline.admin.v1.AdminService.GetStatus:output_type -> sightline.admin.v1.GetStatusResponse
-	3,  // 26: sightline.admin.v1.AdminService.ListClients:output_type -> sightline.admin.v1.ListClientsResponse
-	5,  // 27: sightline.admin.v1.AdminService.DescribeClient:output_type -> sightline.admin.v1.DescribeClientResponse
-	8,  // 28: sightline.admin.v1.AdminService.DiffViews:output_type -> sightline.admin.v1.DiffViewsResponse
-	12, // 29: sightline.admin.v1.AdminService.Explain:output_type -> sightline.admin.v1.ExplainResponse
-	14, // 30: sightline.admin.v1.AdminService.Tap:output_type -> sightline.admin.v1.TapResponse
-	16, // 31: sightline.admin.v1.AdminService.ListTransitions:output_type -> sightline.admin.v1.ListTransitionsResponse
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	31, // 10: sightline.admin.v1.MemberDiff.before:type_name -> sightline.view.v1.Member
+	31, // 11: sightline.admin.v1.MemberDiff.after:type_name -> sightline.view.v1.Member
+	32, // 12: sightline.admin.v1.ExplainResponse.service:type_name -> sightline.admin.v1.ServiceExplanation
+	33, // 13: sightline.admin.v1.TapRequest.evidence_classes:type_name -> sightline.registry.v1.EvidenceClass
+	34, // 14: sightline.admin.v1.TapResponse.samples:type_name -> sightline.admin.v1.Sample
+	35, // 15: sightline.admin.v1.ListTransitionsRequest.start_time:type_name -> google.protobuf.Timestamp
+	35, // 16: sightline.admin.v1.ListTransitionsRequest.end_time:type_name -> google.protobuf.Timestamp
+	36, // 17: sightline.admin.v1.ListTransitionsResponse.transitions:type_name -> sightline.admin.v1.Transition
+	19, // 18: sightline.admin.v1.ListQuarantinesResponse.quarantines:type_name -> sightline.admin.v1.QuarantinedInstance
+	37, // 19: sightline.admin.v1.QuarantinedInstance.state:type_name -> sightline.view.v1.State
+	38, // 20: sightline.admin.v1.QuarantinedInstance.quarantine:type_name -> sightline.admin.v1.QuarantineExplanation
+	19, // 21: sightline.admin.v1.ReleaseQuarantineResponse.quarantine:type_name -> sightline.admin.v1.QuarantinedInstance
+	39, // 22: sightline.admin.v1.TestContractRequest.contract:type_name -> sightline.registry.v1.Contract
+	40, // 23: sightline.admin.v1.TestContractRequest.since:type_name -> google.protobuf.Duration
+	41, // 24: sightline.admin.v1.TestContractResponse.trial:type_name -> sightline.admin.v1.ContractTrial
+	0,  // 25: sightline.admin.v1.AdminService.GetStatus:input_type -> sightline.admin.v1.GetStatusRequest
+	2,  // 26: sightline.admin.v1.AdminService.ListClients:input_type -> sightline.admin.v1.ListClientsRequest
+	4,  // 27: sightline.admin.v1.AdminService.DescribeClient:input_type -> sightline.admin.v1.DescribeClientRequest
+	7,  // 28: sightline.admin.v1.AdminService.DiffViews:input_type -> sightline.admin.v1.DiffViewsRequest
+	11, // 29: sightline.admin.v1.AdminService.Explain:input_type -> sightline.admin.v1.ExplainRequest
+	13, // 30: sightline.admin.v1.AdminService.Tap:input_type -> sightline.admin.v1.TapRequest
+	15, // 31: sightline.admin.v1.AdminService.ListTransitions:input_type -> sightline.admin.v1.ListTransitionsRequest
+	17, // 32: sightline.admin.v1.AdminService.ListQuarantines:input_type -> sightline.admin.v1.ListQuarantinesRequest
+	20, // 33: sightline.admin.v1.AdminService.ReleaseQuarantine:input_type -> sightline.admin.v1.ReleaseQuarantineRequest
+	22, // 34: sightline.admin.v1.AdminService.ReleaseBrake:input_type -> sightline.admin.v1.ReleaseBrakeRequest
+	24, // 35: sightline.admin.v1.AdminService.TestContract:input_type -> sightline.admin.v1.TestContractRequest
+	1,  // 36: sightline.admin.v1.AdminService.GetStatus:output_type -> sightline.admin.v1.GetStatusResponse
+	3,  // 37: sightline.admin.v1.AdminService.ListClients:output_type -> sightline.admin.v1.ListClientsResponse
+	5,  // 38: sightline.admin.v1.AdminService.DescribeClient:output_type -> sightline.admin.v1.DescribeClientResponse
+	8,  // 39: sightline.admin.v1.AdminService.DiffViews:output_type -> sightline.admin.v1.DiffViewsResponse
+	12, // 40: sightline.admin.v1.AdminService.Explain:output_type -> sightline.admin.v1.ExplainResponse
+	14, // 41: sightline.admin.v1.AdminService.Tap:output_type -> sightline.admin.v1.TapResponse
+	16, // 42: sightline.admin.v1.AdminService.ListTransitions:output_type -> sightline.admin.v1.ListTransitionsResponse
+	18, // 43: sightline.admin.v1.AdminService.ListQuarantines:output_type -> sightline.admin.v1.ListQuarantinesResponse
+	21, // 44: sightline.admin.v1.AdminService.ReleaseQuarantine:output_type -> sightline.admin.v1.ReleaseQuarantineResponse
+	23, // 45: sightline.admin.v1.AdminService.ReleaseBrake:output_type -> sightline.admin.v1.ReleaseBrakeResponse
+	25, // 46: sightline.admin.v1.AdminService.TestContract:output_type -> sightline.admin.v1.TestContractResponse
+	36, // [36:47] is the sub-list for method output_type
+	25, // [25:36] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_sightline_admin_v1_admin_service_proto_init() }
@@ -1207,13 +1832,14 @@ func file_sightline_admin_v1_admin_service_proto_init() {
 	file_sightline_admin_v1_client_proto_init()
 	file_sightline_admin_v1_explanation_proto_init()
 	file_sightline_admin_v1_status_proto_init()
+	file_sightline_admin_v1_trial_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sightline_admin_v1_admin_service_proto_rawDesc), len(file_sightline_admin_v1_admin_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

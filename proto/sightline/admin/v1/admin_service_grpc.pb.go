@@ -19,13 +19,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_GetStatus_FullMethodName       = "/sightline.admin.v1.AdminService/GetStatus"
-	AdminService_ListClients_FullMethodName     = "/sightline.admin.v1.AdminService/ListClients"
-	AdminService_DescribeClient_FullMethodName  = "/sightline.admin.v1.AdminService/DescribeClient"
-	AdminService_DiffViews_FullMethodName       = "/sightline.admin.v1.AdminService/DiffViews"
-	AdminService_Explain_FullMethodName         = "/sightline.admin.v1.AdminService/Explain"
-	AdminService_Tap_FullMethodName             = "/sightline.admin.v1.AdminService/Tap"
-	AdminService_ListTransitions_FullMethodName = "/sightline.admin.v1.AdminService/ListTransitions"
+	AdminService_GetStatus_FullMethodName         = "/sightline.admin.v1.AdminService/GetStatus"
+	AdminService_ListClients_FullMethodName       = "/sightline.admin.v1.AdminService/ListClients"
+	AdminService_DescribeClient_FullMethodName    = "/sightline.admin.v1.AdminService/DescribeClient"
+	AdminService_DiffViews_FullMethodName         = "/sightline.admin.v1.AdminService/DiffViews"
+	AdminService_Explain_FullMethodName           = "/sightline.admin.v1.AdminService/Explain"
+	AdminService_Tap_FullMethodName               = "/sightline.admin.v1.AdminService/Tap"
+	AdminService_ListTransitions_FullMethodName   = "/sightline.admin.v1.AdminService/ListTransitions"
+	AdminService_ListQuarantines_FullMethodName   = "/sightline.admin.v1.AdminService/ListQuarantines"
+	AdminService_ReleaseQuarantine_FullMethodName = "/sightline.admin.v1.AdminService/ReleaseQuarantine"
+	AdminService_ReleaseBrake_FullMethodName      = "/sightline.admin.v1.AdminService/ReleaseBrake"
+	AdminService_TestContract_FullMethodName      = "/sightline.admin.v1.AdminService/TestContract"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -49,6 +53,18 @@ type AdminServiceClient interface {
 	Tap(ctx context.Context, in *TapRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[TapResponse], error)
 	// ListTransitions returns what changed, newest first, by pages.
 	ListTransitions(ctx context.Context, in *ListTransitionsRequest, opts ...grpc.CallOption) (*ListTransitionsResponse, error)
+	// ListQuarantines returns the instances in quarantine now, by pages.
+	ListQuarantines(ctx context.Context, in *ListQuarantinesRequest, opts ...grpc.CallOption) (*ListQuarantinesResponse, error)
+	// ReleaseQuarantine ends an instance's quarantine before its time. The attempt
+	// is audited before it has an effect; FAILED_PRECONDITION where there is no
+	// quarantine.
+	ReleaseQuarantine(ctx context.Context, in *ReleaseQuarantineRequest, opts ...grpc.CallOption) (*ReleaseQuarantineResponse, error)
+	// ReleaseBrake lets pass what a brake holds back now. The attempt is audited
+	// before it has an effect; FAILED_PRECONDITION where nothing is held.
+	ReleaseBrake(ctx context.Context, in *ReleaseBrakeRequest, opts ...grpc.CallOption) (*ReleaseBrakeResponse, error)
+	// TestContract replays the recorded minutes of a service against a draft of
+	// its contract, and says what would have been otherwise. It changes nothing.
+	TestContract(ctx context.Context, in *TestContractRequest, opts ...grpc.CallOption) (*TestContractResponse, error)
 }
 
 type adminServiceClient struct {
@@ -138,6 +154,46 @@ func (c *adminServiceClient) ListTransitions(ctx context.Context, in *ListTransi
 	return out, nil
 }
 
+func (c *adminServiceClient) ListQuarantines(ctx context.Context, in *ListQuarantinesRequest, opts ...grpc.CallOption) (*ListQuarantinesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListQuarantinesResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListQuarantines_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ReleaseQuarantine(ctx context.Context, in *ReleaseQuarantineRequest, opts ...grpc.CallOption) (*ReleaseQuarantineResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseQuarantineResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReleaseQuarantine_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ReleaseBrake(ctx context.Context, in *ReleaseBrakeRequest, opts ...grpc.CallOption) (*ReleaseBrakeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseBrakeResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReleaseBrake_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) TestContract(ctx context.Context, in *TestContractRequest, opts ...grpc.CallOption) (*TestContractResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TestContractResponse)
+	err := c.cc.Invoke(ctx, AdminService_TestContract_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -159,6 +215,18 @@ type AdminServiceServer interface {
 	Tap(*TapRequest, grpc.ServerStreamingServer[TapResponse]) error
 	// ListTransitions returns what changed, newest first, by pages.
 	ListTransitions(context.Context, *ListTransitionsRequest) (*ListTransitionsResponse, error)
+	// ListQuarantines returns the instances in quarantine now, by pages.
+	ListQuarantines(context.Context, *ListQuarantinesRequest) (*ListQuarantinesResponse, error)
+	// ReleaseQuarantine ends an instance's quarantine before its time. The attempt
+	// is audited before it has an effect; FAILED_PRECONDITION where there is no
+	// quarantine.
+	ReleaseQuarantine(context.Context, *ReleaseQuarantineRequest) (*ReleaseQuarantineResponse, error)
+	// ReleaseBrake lets pass what a brake holds back now. The attempt is audited
+	// before it has an effect; FAILED_PRECONDITION where nothing is held.
+	ReleaseBrake(context.Context, *ReleaseBrakeRequest) (*ReleaseBrakeResponse, error)
+	// TestContract replays the recorded minutes of a service against a draft of
+	// its contract, and says what would have been otherwise. It changes nothing.
+	TestContract(context.Context, *TestContractRequest) (*TestContractResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -189,6 +257,18 @@ func (UnimplementedAdminServiceServer) Tap(*TapRequest, grpc.ServerStreamingServ
 }
 func (UnimplementedAdminServiceServer) ListTransitions(context.Context, *ListTransitionsRequest) (*ListTransitionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTransitions not implemented")
+}
+func (UnimplementedAdminServiceServer) ListQuarantines(context.Context, *ListQuarantinesRequest) (*ListQuarantinesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListQuarantines not implemented")
+}
+func (UnimplementedAdminServiceServer) ReleaseQuarantine(context.Context, *ReleaseQuarantineRequest) (*ReleaseQuarantineResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseQuarantine not implemented")
+}
+func (UnimplementedAdminServiceServer) ReleaseBrake(context.Context, *ReleaseBrakeRequest) (*ReleaseBrakeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseBrake not implemented")
+}
+func (UnimplementedAdminServiceServer) TestContract(context.Context, *TestContractRequest) (*TestContractResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TestContract not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -330,6 +410,78 @@ func _AdminService_ListTransitions_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListQuarantines_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListQuarantinesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListQuarantines(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListQuarantines_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListQuarantines(ctx, req.(*ListQuarantinesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ReleaseQuarantine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseQuarantineRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReleaseQuarantine(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReleaseQuarantine_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReleaseQuarantine(ctx, req.(*ReleaseQuarantineRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ReleaseBrake_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseBrakeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReleaseBrake(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReleaseBrake_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReleaseBrake(ctx, req.(*ReleaseBrakeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_TestContract_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TestContractRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).TestContract(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_TestContract_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).TestContract(ctx, req.(*TestContractRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -360,6 +512,22 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTransitions",
 			Handler:    _AdminService_ListTransitions_Handler,
+		},
+		{
+			MethodName: "ListQuarantines",
+			Handler:    _AdminService_ListQuarantines_Handler,
+		},
+		{
+			MethodName: "ReleaseQuarantine",
+			Handler:    _AdminService_ReleaseQuarantine_Handler,
+		},
+		{
+			MethodName: "ReleaseBrake",
+			Handler:    _AdminService_ReleaseBrake_Handler,
+		},
+		{
+			MethodName: "TestContract",
+			Handler:    _AdminService_TestContract_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -7,8 +7,9 @@
 package adminv1
 
 import (
-	v1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
-	v11 "github.com/sightlinedev/sightline/proto/sightline/view/v1"
+	v1 "github.com/sightlinedev/sightline/proto/sightline/health/v1"
+	v11 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
+	v12 "github.com/sightlinedev/sightline/proto/sightline/view/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -25,118 +26,228 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DamperKind is what holds a change back.
-type DamperKind int32
+// Standing is what an evidence class says of an instance, in a word.
+type Standing int32
 
 const (
 	// Never sent.
-	DamperKind_DAMPER_KIND_UNSPECIFIED DamperKind = 0
-	// The region's brake on withdrawals, or a source's brake on removals.
-	DamperKind_DAMPER_KIND_BRAKE DamperKind = 1
-	// A namespace's throttle.
-	DamperKind_DAMPER_KIND_THROTTLE DamperKind = 2
-	// The window that gathers additions.
-	DamperKind_DAMPER_KIND_WINDOW DamperKind = 3
-	// Resuming clients take turns.
-	DamperKind_DAMPER_KIND_PARK DamperKind = 4
-	// Callers' word holds out at most a third of a service.
-	DamperKind_DAMPER_KIND_CALLERS_THIRD DamperKind = 5
-	// A changed contract is being rolled out.
-	DamperKind_DAMPER_KIND_CONTRACT_ROLLOUT DamperKind = 6
-	// The instance changed too often.
-	DamperKind_DAMPER_KIND_QUARANTINE DamperKind = 7
-	// Evidence has to be good for a while before a return.
-	DamperKind_DAMPER_KIND_RETURN_HOLD DamperKind = 8
-	// The weight is rising to its full value.
-	DamperKind_DAMPER_KIND_RAMP DamperKind = 9
-	// The fraction guard holds members in.
-	DamperKind_DAMPER_KIND_GUARD DamperKind = 10
+	Standing_STANDING_UNSPECIFIED Standing = 0
+	// The capability profile does not supply the class.
+	Standing_STANDING_NOT_SUPPLIED Standing = 1
+	// There is no sample yet, and the class is not silent yet.
+	Standing_STANDING_NOT_HEARD Standing = 2
+	// No sample within the silence limit.
+	Standing_STANDING_SILENT Standing = 3
+	// Fresh, and at or under its in-line.
+	Standing_STANDING_GOOD Standing = 4
+	// Fresh, and between its lines.
+	Standing_STANDING_BETWEEN Standing = 5
+	// Over its line: it speaks against the instance.
+	Standing_STANDING_BAD Standing = 6
 )
 
-// Enum value maps for DamperKind.
+// Enum value maps for Standing.
 var (
-	DamperKind_name = map[int32]string{
-		0:  "DAMPER_KIND_UNSPECIFIED",
-		1:  "DAMPER_KIND_BRAKE",
-		2:  "DAMPER_KIND_THROTTLE",
-		3:  "DAMPER_KIND_WINDOW",
-		4:  "DAMPER_KIND_PARK",
-		5:  "DAMPER_KIND_CALLERS_THIRD",
-		6:  "DAMPER_KIND_CONTRACT_ROLLOUT",
-		7:  "DAMPER_KIND_QUARANTINE",
-		8:  "DAMPER_KIND_RETURN_HOLD",
-		9:  "DAMPER_KIND_RAMP",
-		10: "DAMPER_KIND_GUARD",
+	Standing_name = map[int32]string{
+		0: "STANDING_UNSPECIFIED",
+		1: "STANDING_NOT_SUPPLIED",
+		2: "STANDING_NOT_HEARD",
+		3: "STANDING_SILENT",
+		4: "STANDING_GOOD",
+		5: "STANDING_BETWEEN",
+		6: "STANDING_BAD",
 	}
-	DamperKind_value = map[string]int32{
-		"DAMPER_KIND_UNSPECIFIED":      0,
-		"DAMPER_KIND_BRAKE":            1,
-		"DAMPER_KIND_THROTTLE":         2,
-		"DAMPER_KIND_WINDOW":           3,
-		"DAMPER_KIND_PARK":             4,
-		"DAMPER_KIND_CALLERS_THIRD":    5,
-		"DAMPER_KIND_CONTRACT_ROLLOUT": 6,
-		"DAMPER_KIND_QUARANTINE":       7,
-		"DAMPER_KIND_RETURN_HOLD":      8,
-		"DAMPER_KIND_RAMP":             9,
-		"DAMPER_KIND_GUARD":            10,
+	Standing_value = map[string]int32{
+		"STANDING_UNSPECIFIED":  0,
+		"STANDING_NOT_SUPPLIED": 1,
+		"STANDING_NOT_HEARD":    2,
+		"STANDING_SILENT":       3,
+		"STANDING_GOOD":         4,
+		"STANDING_BETWEEN":      5,
+		"STANDING_BAD":          6,
 	}
 )
 
-func (x DamperKind) Enum() *DamperKind {
-	p := new(DamperKind)
+func (x Standing) Enum() *Standing {
+	p := new(Standing)
 	*p = x
 	return p
 }
 
-func (x DamperKind) String() string {
+func (x Standing) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (DamperKind) Descriptor() protoreflect.EnumDescriptor {
+func (Standing) Descriptor() protoreflect.EnumDescriptor {
 	return file_sightline_admin_v1_explanation_proto_enumTypes[0].Descriptor()
 }
 
-func (DamperKind) Type() protoreflect.EnumType {
+func (Standing) Type() protoreflect.EnumType {
 	return &file_sightline_admin_v1_explanation_proto_enumTypes[0]
 }
 
-func (x DamperKind) Number() protoreflect.EnumNumber {
+func (x Standing) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use DamperKind.Descriptor instead.
-func (DamperKind) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use Standing.Descriptor instead.
+func (Standing) EnumDescriptor() ([]byte, []int) {
 	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{0}
 }
 
-// Damper is something that holds a change back now.
-type Damper struct {
+// ReporterKind says how a caller counts its outcomes.
+type ReporterKind int32
+
+const (
+	// Never sent.
+	ReporterKind_REPORTER_KIND_UNSPECIFIED ReporterKind = 0
+	// Our own client library, or an agent.
+	ReporterKind_REPORTER_KIND_LIBRARY ReporterKind = 1
+	// Envoy over LRS.
+	ReporterKind_REPORTER_KIND_ENVOY ReporterKind = 2
+	// A stock gRPC client over LRS, which counts application errors too.
+	ReporterKind_REPORTER_KIND_GRPC ReporterKind = 3
+	// Small reporters summed.
+	ReporterKind_REPORTER_KIND_POOL ReporterKind = 4
+)
+
+// Enum value maps for ReporterKind.
+var (
+	ReporterKind_name = map[int32]string{
+		0: "REPORTER_KIND_UNSPECIFIED",
+		1: "REPORTER_KIND_LIBRARY",
+		2: "REPORTER_KIND_ENVOY",
+		3: "REPORTER_KIND_GRPC",
+		4: "REPORTER_KIND_POOL",
+	}
+	ReporterKind_value = map[string]int32{
+		"REPORTER_KIND_UNSPECIFIED": 0,
+		"REPORTER_KIND_LIBRARY":     1,
+		"REPORTER_KIND_ENVOY":       2,
+		"REPORTER_KIND_GRPC":        3,
+		"REPORTER_KIND_POOL":        4,
+	}
+)
+
+func (x ReporterKind) Enum() *ReporterKind {
+	p := new(ReporterKind)
+	*p = x
+	return p
+}
+
+func (x ReporterKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReporterKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_sightline_admin_v1_explanation_proto_enumTypes[1].Descriptor()
+}
+
+func (ReporterKind) Type() protoreflect.EnumType {
+	return &file_sightline_admin_v1_explanation_proto_enumTypes[1]
+}
+
+func (x ReporterKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReporterKind.Descriptor instead.
+func (ReporterKind) EnumDescriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{1}
+}
+
+// RolloutState is how far a changed contract is.
+type RolloutState int32
+
+const (
+	// Never sent.
+	RolloutState_ROLLOUT_STATE_UNSPECIFIED RolloutState = 0
+	// It runs beside the one in effect and decides nothing.
+	RolloutState_ROLLOUT_STATE_SHADOW RolloutState = 1
+	// It is in effect in some zones.
+	RolloutState_ROLLOUT_STATE_ZONES RolloutState = 2
+	// It is not activated: it would trip a guard.
+	RolloutState_ROLLOUT_STATE_REFUSED RolloutState = 3
+)
+
+// Enum value maps for RolloutState.
+var (
+	RolloutState_name = map[int32]string{
+		0: "ROLLOUT_STATE_UNSPECIFIED",
+		1: "ROLLOUT_STATE_SHADOW",
+		2: "ROLLOUT_STATE_ZONES",
+		3: "ROLLOUT_STATE_REFUSED",
+	}
+	RolloutState_value = map[string]int32{
+		"ROLLOUT_STATE_UNSPECIFIED": 0,
+		"ROLLOUT_STATE_SHADOW":      1,
+		"ROLLOUT_STATE_ZONES":       2,
+		"ROLLOUT_STATE_REFUSED":     3,
+	}
+)
+
+func (x RolloutState) Enum() *RolloutState {
+	p := new(RolloutState)
+	*p = x
+	return p
+}
+
+func (x RolloutState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RolloutState) Descriptor() protoreflect.EnumDescriptor {
+	return file_sightline_admin_v1_explanation_proto_enumTypes[2].Descriptor()
+}
+
+func (RolloutState) Type() protoreflect.EnumType {
+	return &file_sightline_admin_v1_explanation_proto_enumTypes[2]
+}
+
+func (x RolloutState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RolloutState.Descriptor instead.
+func (RolloutState) EnumDescriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{2}
+}
+
+// ProberEvidence is what one prober says of an instance.
+type ProberEvidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it is.
-	Kind DamperKind `protobuf:"varint,1,opt,name=kind,proto3,enum=sightline.admin.v1.DamperKind" json:"kind,omitempty"`
-	// The numbers, for a person.
-	Detail string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
-	// When it ends; not given: when a condition in detail holds.
-	EndTime       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// Name of the prober.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Zone that it stands in.
+	Zone string `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	// Decayed failures divided by decayed samples, 0 to 1.
+	Score float64 `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`
+	// Age of its newest result.
+	NewestAge *durationpb.Duration `protobuf:"bytes,4,opt,name=newest_age,json=newestAge,proto3" json:"newest_age,omitempty"`
+	// Its newest result.
+	Result v1.ProbeResult `protobuf:"varint,5,opt,name=result,proto3,enum=sightline.health.v1.ProbeResult" json:"result,omitempty"`
+	// Its score is over the line.
+	Over bool `protobuf:"varint,6,opt,name=over,proto3" json:"over,omitempty"`
+	// It is blind: its results count as silence.
+	Blind         bool `protobuf:"varint,7,opt,name=blind,proto3" json:"blind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Damper) Reset() {
-	*x = Damper{}
+func (x *ProberEvidence) Reset() {
+	*x = ProberEvidence{}
 	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Damper) String() string {
+func (x *ProberEvidence) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Damper) ProtoMessage() {}
+func (*ProberEvidence) ProtoMessage() {}
 
-func (x *Damper) ProtoReflect() protoreflect.Message {
+func (x *ProberEvidence) ProtoReflect() protoreflect.Message {
 	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -148,28 +259,184 @@ func (x *Damper) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Damper.ProtoReflect.Descriptor instead.
-func (*Damper) Descriptor() ([]byte, []int) {
+// Deprecated: Use ProberEvidence.ProtoReflect.Descriptor instead.
+func (*ProberEvidence) Descriptor() ([]byte, []int) {
 	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *Damper) GetKind() DamperKind {
+func (x *ProberEvidence) GetName() string {
 	if x != nil {
-		return x.Kind
-	}
-	return DamperKind_DAMPER_KIND_UNSPECIFIED
-}
-
-func (x *Damper) GetDetail() string {
-	if x != nil {
-		return x.Detail
+		return x.Name
 	}
 	return ""
 }
 
-func (x *Damper) GetEndTime() *timestamppb.Timestamp {
+func (x *ProberEvidence) GetZone() string {
 	if x != nil {
-		return x.EndTime
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *ProberEvidence) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *ProberEvidence) GetNewestAge() *durationpb.Duration {
+	if x != nil {
+		return x.NewestAge
+	}
+	return nil
+}
+
+func (x *ProberEvidence) GetResult() v1.ProbeResult {
+	if x != nil {
+		return x.Result
+	}
+	return v1.ProbeResult(0)
+}
+
+func (x *ProberEvidence) GetOver() bool {
+	if x != nil {
+		return x.Over
+	}
+	return false
+}
+
+func (x *ProberEvidence) GetBlind() bool {
+	if x != nil {
+		return x.Blind
+	}
+	return false
+}
+
+// ReporterEvidence is what one caller says of an instance.
+type ReporterEvidence struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SPIFFE ID of the caller, or the name of the pool.
+	Reporter string `protobuf:"bytes,1,opt,name=reporter,proto3" json:"reporter,omitempty"`
+	// Source address of the caller, or the uid of the instance that an agent
+	// speaks for.
+	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// How it counts.
+	Kind ReporterKind `protobuf:"varint,3,opt,name=kind,proto3,enum=sightline.admin.v1.ReporterKind" json:"kind,omitempty"`
+	// Decayed samples of the instance.
+	Samples float64 `protobuf:"fixed64,4,opt,name=samples,proto3" json:"samples,omitempty"`
+	// Decayed failures at the instance.
+	Failures float64 `protobuf:"fixed64,5,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Failures divided by samples, 0 to 1.
+	Score float64 `protobuf:"fixed64,6,opt,name=score,proto3" json:"score,omitempty"`
+	// Lower median of its own scores over the instance's siblings.
+	Siblings float64 `protobuf:"fixed64,7,opt,name=siblings,proto3" json:"siblings,omitempty"`
+	// It counts.
+	Counts bool `protobuf:"varint,8,opt,name=counts,proto3" json:"counts,omitempty"`
+	// It is against the instance.
+	Against bool `protobuf:"varint,9,opt,name=against,proto3" json:"against,omitempty"`
+	// Age of its newest interval with a call; not given: not kept.
+	NewestAge     *durationpb.Duration `protobuf:"bytes,10,opt,name=newest_age,json=newestAge,proto3" json:"newest_age,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReporterEvidence) Reset() {
+	*x = ReporterEvidence{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReporterEvidence) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReporterEvidence) ProtoMessage() {}
+
+func (x *ReporterEvidence) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReporterEvidence.ProtoReflect.Descriptor instead.
+func (*ReporterEvidence) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ReporterEvidence) GetReporter() string {
+	if x != nil {
+		return x.Reporter
+	}
+	return ""
+}
+
+func (x *ReporterEvidence) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ReporterEvidence) GetKind() ReporterKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ReporterKind_REPORTER_KIND_UNSPECIFIED
+}
+
+func (x *ReporterEvidence) GetSamples() float64 {
+	if x != nil {
+		return x.Samples
+	}
+	return 0
+}
+
+func (x *ReporterEvidence) GetFailures() float64 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *ReporterEvidence) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *ReporterEvidence) GetSiblings() float64 {
+	if x != nil {
+		return x.Siblings
+	}
+	return 0
+}
+
+func (x *ReporterEvidence) GetCounts() bool {
+	if x != nil {
+		return x.Counts
+	}
+	return false
+}
+
+func (x *ReporterEvidence) GetAgainst() bool {
+	if x != nil {
+		return x.Against
+	}
+	return false
+}
+
+func (x *ReporterEvidence) GetNewestAge() *durationpb.Duration {
+	if x != nil {
+		return x.NewestAge
 	}
 	return nil
 }
@@ -178,7 +445,7 @@ func (x *Damper) GetEndTime() *timestamppb.Timestamp {
 type ClassEvidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The class.
-	EvidenceClass v1.EvidenceClass `protobuf:"varint,1,opt,name=evidence_class,json=evidenceClass,proto3,enum=sightline.registry.v1.EvidenceClass" json:"evidence_class,omitempty"`
+	EvidenceClass v11.EvidenceClass `protobuf:"varint,1,opt,name=evidence_class,json=evidenceClass,proto3,enum=sightline.registry.v1.EvidenceClass" json:"evidence_class,omitempty"`
 	// The capability profile supplies it.
 	Supplied bool `protobuf:"varint,2,opt,name=supplied,proto3" json:"supplied,omitempty"`
 	// Its newest sample is within its silence limit.
@@ -198,14 +465,44 @@ type ClassEvidence struct {
 	// Age of the newest sample; not given: there is none.
 	NewestAge *durationpb.Duration `protobuf:"bytes,10,opt,name=newest_age,json=newestAge,proto3" json:"newest_age,omitempty"`
 	// What it says, for a person.
-	Detail        string `protobuf:"bytes,11,opt,name=detail,proto3" json:"detail,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Detail string `protobuf:"bytes,11,opt,name=detail,proto3" json:"detail,omitempty"`
+	// What it says, in a word.
+	Standing Standing `protobuf:"varint,12,opt,name=standing,proto3,enum=sightline.admin.v1.Standing" json:"standing,omitempty"`
+	// It is what the rule in force goes by.
+	Deciding bool `protobuf:"varint,13,opt,name=deciding,proto3" json:"deciding,omitempty"`
+	// Decayed failures.
+	Failures float64 `protobuf:"fixed64,14,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Half-life of its score; not given: the newest sample speaks.
+	HalfLife *durationpb.Duration `protobuf:"bytes,15,opt,name=half_life,json=halfLife,proto3" json:"half_life,omitempty"`
+	// Reporters that are against the instance.
+	Against uint32 `protobuf:"varint,16,opt,name=against,proto3" json:"against,omitempty"`
+	// Callers: median of the reporters' scores above their siblings' medians,
+	// which is what the in-line is compared with.
+	Excess float64 `protobuf:"fixed64,17,opt,name=excess,proto3" json:"excess,omitempty"`
+	// Callers: median of the siblings' medians.
+	Siblings float64 `protobuf:"fixed64,18,opt,name=siblings,proto3" json:"siblings,omitempty"`
+	// Reporters, or live probers, whose newest word is a refused connection.
+	RefusedBy uint32 `protobuf:"varint,19,opt,name=refused_by,json=refusedBy,proto3" json:"refused_by,omitempty"`
+	// Probes run at the confirmation cadence, because callers are primary.
+	Confirming bool `protobuf:"varint,20,opt,name=confirming,proto3" json:"confirming,omitempty"`
+	// When it counts as silent if no further sample comes; in the past: since when
+	// it does.
+	SilentTime *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=silent_time,json=silentTime,proto3" json:"silent_time,omitempty"`
+	// Since when it has been at or under its in-line; not given: it is not.
+	GoodSince *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=good_since,json=goodSince,proto3" json:"good_since,omitempty"`
+	// Each prober, by name.
+	Probers []*ProberEvidence `protobuf:"bytes,23,rep,name=probers,proto3" json:"probers,omitempty"`
+	// The reporters with the most samples, those against first; at most 20.
+	Callers []*ReporterEvidence `protobuf:"bytes,24,rep,name=callers,proto3" json:"callers,omitempty"`
+	// Reporters that are not listed.
+	CallersOmitted uint32 `protobuf:"varint,25,opt,name=callers_omitted,json=callersOmitted,proto3" json:"callers_omitted,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ClassEvidence) Reset() {
 	*x = ClassEvidence{}
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[1]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -217,7 +514,7 @@ func (x *ClassEvidence) String() string {
 func (*ClassEvidence) ProtoMessage() {}
 
 func (x *ClassEvidence) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[1]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -230,14 +527,14 @@ func (x *ClassEvidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClassEvidence.ProtoReflect.Descriptor instead.
 func (*ClassEvidence) Descriptor() ([]byte, []int) {
-	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{1}
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *ClassEvidence) GetEvidenceClass() v1.EvidenceClass {
+func (x *ClassEvidence) GetEvidenceClass() v11.EvidenceClass {
 	if x != nil {
 		return x.EvidenceClass
 	}
-	return v1.EvidenceClass(0)
+	return v11.EvidenceClass(0)
 }
 
 func (x *ClassEvidence) GetSupplied() bool {
@@ -310,6 +607,697 @@ func (x *ClassEvidence) GetDetail() string {
 	return ""
 }
 
+func (x *ClassEvidence) GetStanding() Standing {
+	if x != nil {
+		return x.Standing
+	}
+	return Standing_STANDING_UNSPECIFIED
+}
+
+func (x *ClassEvidence) GetDeciding() bool {
+	if x != nil {
+		return x.Deciding
+	}
+	return false
+}
+
+func (x *ClassEvidence) GetFailures() float64 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *ClassEvidence) GetHalfLife() *durationpb.Duration {
+	if x != nil {
+		return x.HalfLife
+	}
+	return nil
+}
+
+func (x *ClassEvidence) GetAgainst() uint32 {
+	if x != nil {
+		return x.Against
+	}
+	return 0
+}
+
+func (x *ClassEvidence) GetExcess() float64 {
+	if x != nil {
+		return x.Excess
+	}
+	return 0
+}
+
+func (x *ClassEvidence) GetSiblings() float64 {
+	if x != nil {
+		return x.Siblings
+	}
+	return 0
+}
+
+func (x *ClassEvidence) GetRefusedBy() uint32 {
+	if x != nil {
+		return x.RefusedBy
+	}
+	return 0
+}
+
+func (x *ClassEvidence) GetConfirming() bool {
+	if x != nil {
+		return x.Confirming
+	}
+	return false
+}
+
+func (x *ClassEvidence) GetSilentTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentTime
+	}
+	return nil
+}
+
+func (x *ClassEvidence) GetGoodSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GoodSince
+	}
+	return nil
+}
+
+func (x *ClassEvidence) GetProbers() []*ProberEvidence {
+	if x != nil {
+		return x.Probers
+	}
+	return nil
+}
+
+func (x *ClassEvidence) GetCallers() []*ReporterEvidence {
+	if x != nil {
+		return x.Callers
+	}
+	return nil
+}
+
+func (x *ClassEvidence) GetCallersOmitted() uint32 {
+	if x != nil {
+		return x.CallersOmitted
+	}
+	return 0
+}
+
+// Aside is something that was looked at and is not the cause.
+type Aside struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What: a class, guard, quarantine, override, lease, dependency, brake.
+	What string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
+	// The numbers, for a person.
+	Detail        string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Aside) Reset() {
+	*x = Aside{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Aside) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Aside) ProtoMessage() {}
+
+func (x *Aside) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Aside.ProtoReflect.Descriptor instead.
+func (*Aside) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Aside) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Aside) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+// FlapExplanation is one of the changes that count towards a quarantine.
+type FlapExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// It came back to serving; false: it went out.
+	Serving bool `protobuf:"varint,2,opt,name=serving,proto3" json:"serving,omitempty"`
+	// Rule that decided.
+	Rule          string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlapExplanation) Reset() {
+	*x = FlapExplanation{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlapExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlapExplanation) ProtoMessage() {}
+
+func (x *FlapExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlapExplanation.ProtoReflect.Descriptor instead.
+func (*FlapExplanation) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *FlapExplanation) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *FlapExplanation) GetServing() bool {
+	if x != nil {
+		return x.Serving
+	}
+	return false
+}
+
+func (x *FlapExplanation) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+// QuarantineExplanation is an instance's flap damping.
+type QuarantineExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It is in quarantine now.
+	Active bool `protobuf:"varint,1,opt,name=active,proto3" json:"active,omitempty"`
+	// Since when; not given: it is not.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// Until when; not given: it is not.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// Changes between serving and ineligible within the window.
+	Changes uint32 `protobuf:"varint,4,opt,name=changes,proto3" json:"changes,omitempty"`
+	// Changes that start a quarantine.
+	Limit uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Length of the window.
+	Window *durationpb.Duration `protobuf:"bytes,6,opt,name=window,proto3" json:"window,omitempty"`
+	// Hold that the next quarantine would have.
+	NextHold *durationpb.Duration `protobuf:"bytes,7,opt,name=next_hold,json=nextHold,proto3" json:"next_hold,omitempty"`
+	// The changes, oldest first; at most 20.
+	History []*FlapExplanation `protobuf:"bytes,8,rep,name=history,proto3" json:"history,omitempty"`
+	// The guard lifted it: the instance is listed all the same.
+	Lifted        bool `protobuf:"varint,9,opt,name=lifted,proto3" json:"lifted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantineExplanation) Reset() {
+	*x = QuarantineExplanation{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantineExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantineExplanation) ProtoMessage() {}
+
+func (x *QuarantineExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantineExplanation.ProtoReflect.Descriptor instead.
+func (*QuarantineExplanation) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *QuarantineExplanation) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *QuarantineExplanation) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *QuarantineExplanation) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *QuarantineExplanation) GetChanges() uint32 {
+	if x != nil {
+		return x.Changes
+	}
+	return 0
+}
+
+func (x *QuarantineExplanation) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *QuarantineExplanation) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *QuarantineExplanation) GetNextHold() *durationpb.Duration {
+	if x != nil {
+		return x.NextHold
+	}
+	return nil
+}
+
+func (x *QuarantineExplanation) GetHistory() []*FlapExplanation {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+func (x *QuarantineExplanation) GetLifted() bool {
+	if x != nil {
+		return x.Lifted
+	}
+	return false
+}
+
+// RampExplanation is a weight on its way to its full value.
+type RampExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Percent of the full weight.
+	Percent uint32 `protobuf:"varint,1,opt,name=percent,proto3" json:"percent,omitempty"`
+	// Step, from 1.
+	Step uint32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
+	// Steps in all.
+	Steps uint32 `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
+	// When the next step comes, if nothing holds it.
+	NextTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	// What the step waits for, for a person; empty: only for its time.
+	HeldBy string `protobuf:"bytes,5,opt,name=held_by,json=heldBy,proto3" json:"held_by,omitempty"`
+	// When the weight is full, if nothing holds a step.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// It began with a trial after a withdrawal on callers' word.
+	Trial         bool `protobuf:"varint,7,opt,name=trial,proto3" json:"trial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RampExplanation) Reset() {
+	*x = RampExplanation{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RampExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RampExplanation) ProtoMessage() {}
+
+func (x *RampExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RampExplanation.ProtoReflect.Descriptor instead.
+func (*RampExplanation) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RampExplanation) GetPercent() uint32 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *RampExplanation) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *RampExplanation) GetSteps() uint32 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+func (x *RampExplanation) GetNextTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTime
+	}
+	return nil
+}
+
+func (x *RampExplanation) GetHeldBy() string {
+	if x != nil {
+		return x.HeldBy
+	}
+	return ""
+}
+
+func (x *RampExplanation) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *RampExplanation) GetTrial() bool {
+	if x != nil {
+		return x.Trial
+	}
+	return false
+}
+
+// DependencyExplanation is something that self-reports may call degraded.
+type DependencyExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name, as the contract declares it.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Other instances depend on the same thing.
+	Shared bool `protobuf:"varint,2,opt,name=shared,proto3" json:"shared,omitempty"`
+	// What its degradation may do.
+	Authority v11.DependencyAuthority `protobuf:"varint,3,opt,name=authority,proto3,enum=sightline.registry.v1.DependencyAuthority" json:"authority,omitempty"`
+	// The instance calls it degraded.
+	Degraded bool `protobuf:"varint,4,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	// Percent of the weight kept while it is degraded.
+	WeightPercent uint32 `protobuf:"varint,5,opt,name=weight_percent,json=weightPercent,proto3" json:"weight_percent,omitempty"`
+	// What it does to the instance now, for a person.
+	Detail        string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DependencyExplanation) Reset() {
+	*x = DependencyExplanation{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DependencyExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DependencyExplanation) ProtoMessage() {}
+
+func (x *DependencyExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DependencyExplanation.ProtoReflect.Descriptor instead.
+func (*DependencyExplanation) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *DependencyExplanation) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DependencyExplanation) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *DependencyExplanation) GetAuthority() v11.DependencyAuthority {
+	if x != nil {
+		return x.Authority
+	}
+	return v11.DependencyAuthority(0)
+}
+
+func (x *DependencyExplanation) GetDegraded() bool {
+	if x != nil {
+		return x.Degraded
+	}
+	return false
+}
+
+func (x *DependencyExplanation) GetWeightPercent() uint32 {
+	if x != nil {
+		return x.WeightPercent
+	}
+	return 0
+}
+
+func (x *DependencyExplanation) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+// LeaseExplanation is what is known of a lease.
+type LeaseExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its term.
+	Term *durationpb.Duration `protobuf:"bytes,1,opt,name=term,proto3" json:"term,omitempty"`
+	// Last renewal; not given: none since the start.
+	RenewedTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=renewed_time,json=renewedTime,proto3" json:"renewed_time,omitempty"`
+	// When it ends unless it is renewed.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// When the verdict of a lapse fell that has not returned; not given: none.
+	LapsedTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=lapsed_time,json=lapsedTime,proto3" json:"lapsed_time,omitempty"`
+	// Its lapse is one of too many to be believed.
+	Suspect       bool `protobuf:"varint,5,opt,name=suspect,proto3" json:"suspect,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseExplanation) Reset() {
+	*x = LeaseExplanation{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseExplanation) ProtoMessage() {}
+
+func (x *LeaseExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseExplanation.ProtoReflect.Descriptor instead.
+func (*LeaseExplanation) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LeaseExplanation) GetTerm() *durationpb.Duration {
+	if x != nil {
+		return x.Term
+	}
+	return nil
+}
+
+func (x *LeaseExplanation) GetRenewedTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RenewedTime
+	}
+	return nil
+}
+
+func (x *LeaseExplanation) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *LeaseExplanation) GetLapsedTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LapsedTime
+	}
+	return nil
+}
+
+func (x *LeaseExplanation) GetSuspect() bool {
+	if x != nil {
+		return x.Suspect
+	}
+	return false
+}
+
+// ReturnExplanation says when an instance that is out returns.
+type ReturnExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rule that took it out.
+	Rule string `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	// When that rule did.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// When it returns, if the evidence stays as it is; not given: not on this
+	// evidence.
+	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
+	// It returns by a trial: at the first step of a ramp.
+	Trial bool `protobuf:"varint,4,opt,name=trial,proto3" json:"trial,omitempty"`
+	// What it waits for, for a person.
+	Detail        string `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReturnExplanation) Reset() {
+	*x = ReturnExplanation{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReturnExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReturnExplanation) ProtoMessage() {}
+
+func (x *ReturnExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReturnExplanation.ProtoReflect.Descriptor instead.
+func (*ReturnExplanation) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ReturnExplanation) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ReturnExplanation) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ReturnExplanation) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *ReturnExplanation) GetTrial() bool {
+	if x != nil {
+		return x.Trial
+	}
+	return false
+}
+
+func (x *ReturnExplanation) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 // InstanceExplanation is the verdict on one instance, with everything that led
 // to it.
 type InstanceExplanation struct {
@@ -319,7 +1307,7 @@ type InstanceExplanation struct {
 	// Label; empty where there is none.
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	// Verdict.
-	State v11.State `protobuf:"varint,3,opt,name=state,proto3,enum=sightline.view.v1.State" json:"state,omitempty"`
+	State v12.State `protobuf:"varint,3,opt,name=state,proto3,enum=sightline.view.v1.State" json:"state,omitempty"`
 	// It has been admitted.
 	Member bool `protobuf:"varint,4,opt,name=member,proto3" json:"member,omitempty"`
 	// Rule that decided, R1 to R7, or admission.
@@ -341,14 +1329,34 @@ type InstanceExplanation struct {
 	// What each class says, in the order of the enumeration.
 	Evidence []*ClassEvidence `protobuf:"bytes,13,rep,name=evidence,proto3" json:"evidence,omitempty"`
 	// What holds a change of it back now.
-	Dampers       []*Damper `protobuf:"bytes,14,rep,name=dampers,proto3" json:"dampers,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Dampers []*Damper `protobuf:"bytes,14,rep,name=dampers,proto3" json:"dampers,omitempty"`
+	// Zone label.
+	Zone string `protobuf:"bytes,15,opt,name=zone,proto3" json:"zone,omitempty"`
+	// Class that decides for it where it speaks; unspecified: none does.
+	Primary v11.EvidenceClass `protobuf:"varint,16,opt,name=primary,proto3,enum=sightline.registry.v1.EvidenceClass" json:"primary,omitempty"`
+	// What was looked at and is not the cause.
+	NotTheCause []*Aside `protobuf:"bytes,17,rep,name=not_the_cause,json=notTheCause,proto3" json:"not_the_cause,omitempty"`
+	// When it returns, for each rule that took it out, oldest first.
+	Returns []*ReturnExplanation `protobuf:"bytes,18,rep,name=returns,proto3" json:"returns,omitempty"`
+	// Its flap damping.
+	Quarantine *QuarantineExplanation `protobuf:"bytes,19,opt,name=quarantine,proto3" json:"quarantine,omitempty"`
+	// Its ramp; not given: it has its full weight.
+	Ramp *RampExplanation `protobuf:"bytes,20,opt,name=ramp,proto3" json:"ramp,omitempty"`
+	// Dependencies that the contract declares, in its order.
+	Dependencies []*DependencyExplanation `protobuf:"bytes,21,rep,name=dependencies,proto3" json:"dependencies,omitempty"`
+	// Its lease; not given: it has none.
+	Lease *LeaseExplanation `protobuf:"bytes,22,opt,name=lease,proto3" json:"lease,omitempty"`
+	// An operator holds it out.
+	Overridden bool `protobuf:"varint,23,opt,name=overridden,proto3" json:"overridden,omitempty"`
+	// Percent of the base weight that degradation leaves; 100: all of it.
+	DegradedPercent uint32 `protobuf:"varint,24,opt,name=degraded_percent,json=degradedPercent,proto3" json:"degraded_percent,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *InstanceExplanation) Reset() {
 	*x = InstanceExplanation{}
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[2]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -360,7 +1368,7 @@ func (x *InstanceExplanation) String() string {
 func (*InstanceExplanation) ProtoMessage() {}
 
 func (x *InstanceExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[2]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -373,7 +1381,7 @@ func (x *InstanceExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceExplanation.ProtoReflect.Descriptor instead.
 func (*InstanceExplanation) Descriptor() ([]byte, []int) {
-	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{2}
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InstanceExplanation) GetUid() string {
@@ -390,11 +1398,11 @@ func (x *InstanceExplanation) GetLabel() string {
 	return ""
 }
 
-func (x *InstanceExplanation) GetState() v11.State {
+func (x *InstanceExplanation) GetState() v12.State {
 	if x != nil {
 		return x.State
 	}
-	return v11.State(0)
+	return v12.State(0)
 }
 
 func (x *InstanceExplanation) GetMember() bool {
@@ -474,6 +1482,349 @@ func (x *InstanceExplanation) GetDampers() []*Damper {
 	return nil
 }
 
+func (x *InstanceExplanation) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *InstanceExplanation) GetPrimary() v11.EvidenceClass {
+	if x != nil {
+		return x.Primary
+	}
+	return v11.EvidenceClass(0)
+}
+
+func (x *InstanceExplanation) GetNotTheCause() []*Aside {
+	if x != nil {
+		return x.NotTheCause
+	}
+	return nil
+}
+
+func (x *InstanceExplanation) GetReturns() []*ReturnExplanation {
+	if x != nil {
+		return x.Returns
+	}
+	return nil
+}
+
+func (x *InstanceExplanation) GetQuarantine() *QuarantineExplanation {
+	if x != nil {
+		return x.Quarantine
+	}
+	return nil
+}
+
+func (x *InstanceExplanation) GetRamp() *RampExplanation {
+	if x != nil {
+		return x.Ramp
+	}
+	return nil
+}
+
+func (x *InstanceExplanation) GetDependencies() []*DependencyExplanation {
+	if x != nil {
+		return x.Dependencies
+	}
+	return nil
+}
+
+func (x *InstanceExplanation) GetLease() *LeaseExplanation {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
+func (x *InstanceExplanation) GetOverridden() bool {
+	if x != nil {
+		return x.Overridden
+	}
+	return false
+}
+
+func (x *InstanceExplanation) GetDegradedPercent() uint32 {
+	if x != nil {
+		return x.DegradedPercent
+	}
+	return 0
+}
+
+// RolloutExplanation is a changed contract on its way into effect.
+type RolloutExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far it is.
+	State RolloutState `protobuf:"varint,1,opt,name=state,proto3,enum=sightline.admin.v1.RolloutState" json:"state,omitempty"`
+	// Contract, as namespace/name.
+	Contract string `protobuf:"bytes,2,opt,name=contract,proto3" json:"contract,omitempty"`
+	// Registry revision of the row that is rolled out.
+	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Since when it is.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// When the next step comes.
+	NextTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	// Zones in which it is in effect, sorted.
+	Zones []string `protobuf:"bytes,6,rep,name=zones,proto3" json:"zones,omitempty"`
+	// Zones in all.
+	ZonesTotal uint32 `protobuf:"varint,7,opt,name=zones_total,json=zonesTotal,proto3" json:"zones_total,omitempty"`
+	// Members that it would take out beyond those that are.
+	WouldWithdraw uint32 `protobuf:"varint,8,opt,name=would_withdraw,json=wouldWithdraw,proto3" json:"would_withdraw,omitempty"`
+	// Members.
+	Members uint32 `protobuf:"varint,9,opt,name=members,proto3" json:"members,omitempty"`
+	// The numbers, for a person.
+	Detail        string `protobuf:"bytes,10,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RolloutExplanation) Reset() {
+	*x = RolloutExplanation{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RolloutExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RolloutExplanation) ProtoMessage() {}
+
+func (x *RolloutExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RolloutExplanation.ProtoReflect.Descriptor instead.
+func (*RolloutExplanation) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RolloutExplanation) GetState() RolloutState {
+	if x != nil {
+		return x.State
+	}
+	return RolloutState_ROLLOUT_STATE_UNSPECIFIED
+}
+
+func (x *RolloutExplanation) GetContract() string {
+	if x != nil {
+		return x.Contract
+	}
+	return ""
+}
+
+func (x *RolloutExplanation) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *RolloutExplanation) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *RolloutExplanation) GetNextTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTime
+	}
+	return nil
+}
+
+func (x *RolloutExplanation) GetZones() []string {
+	if x != nil {
+		return x.Zones
+	}
+	return nil
+}
+
+func (x *RolloutExplanation) GetZonesTotal() uint32 {
+	if x != nil {
+		return x.ZonesTotal
+	}
+	return 0
+}
+
+func (x *RolloutExplanation) GetWouldWithdraw() uint32 {
+	if x != nil {
+		return x.WouldWithdraw
+	}
+	return 0
+}
+
+func (x *RolloutExplanation) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *RolloutExplanation) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+// BrakeExplanation is the region's brake on withdrawals by observation.
+type BrakeExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It is engaged.
+	Active bool `protobuf:"varint,1,opt,name=active,proto3" json:"active,omitempty"`
+	// Since when.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// The numbers, for a person.
+	Detail string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	// Zones whose withdrawals it lets pass: two other zones' probers agree.
+	ReleasedZones []string `protobuf:"bytes,4,rep,name=released_zones,json=releasedZones,proto3" json:"released_zones,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BrakeExplanation) Reset() {
+	*x = BrakeExplanation{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BrakeExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BrakeExplanation) ProtoMessage() {}
+
+func (x *BrakeExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BrakeExplanation.ProtoReflect.Descriptor instead.
+func (*BrakeExplanation) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *BrakeExplanation) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *BrakeExplanation) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *BrakeExplanation) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *BrakeExplanation) GetReleasedZones() []string {
+	if x != nil {
+		return x.ReleasedZones
+	}
+	return nil
+}
+
+// CallersThirdExplanation is how much of a service callers' word alone holds out.
+type CallersThirdExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Members that it holds out, or would.
+	Out uint32 `protobuf:"varint,1,opt,name=out,proto3" json:"out,omitempty"`
+	// Members that it may hold out.
+	Most uint32 `protobuf:"varint,2,opt,name=most,proto3" json:"most,omitempty"`
+	// Members.
+	Members uint32 `protobuf:"varint,3,opt,name=members,proto3" json:"members,omitempty"`
+	// Uids that stay in because of it; at most 100.
+	Kept          []string `protobuf:"bytes,4,rep,name=kept,proto3" json:"kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallersThirdExplanation) Reset() {
+	*x = CallersThirdExplanation{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallersThirdExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallersThirdExplanation) ProtoMessage() {}
+
+func (x *CallersThirdExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallersThirdExplanation.ProtoReflect.Descriptor instead.
+func (*CallersThirdExplanation) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CallersThirdExplanation) GetOut() uint32 {
+	if x != nil {
+		return x.Out
+	}
+	return 0
+}
+
+func (x *CallersThirdExplanation) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *CallersThirdExplanation) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *CallersThirdExplanation) GetKept() []string {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
 // ServiceExplanation is how a service stands, and why.
 type ServiceExplanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -486,22 +1837,38 @@ type ServiceExplanation struct {
 	// Config version of its view, as epoch.seq.
 	ConfigVersion string `protobuf:"bytes,4,opt,name=config_version,json=configVersion,proto3" json:"config_version,omitempty"`
 	// How far its set can be trusted.
-	Confidence v11.Confidence `protobuf:"varint,5,opt,name=confidence,proto3,enum=sightline.view.v1.Confidence" json:"confidence,omitempty"`
+	Confidence v12.Confidence `protobuf:"varint,5,opt,name=confidence,proto3,enum=sightline.view.v1.Confidence" json:"confidence,omitempty"`
 	// State of the fraction guard.
-	Guard *v11.Guard `protobuf:"bytes,6,opt,name=guard,proto3" json:"guard,omitempty"`
+	Guard *v12.Guard `protobuf:"bytes,6,opt,name=guard,proto3" json:"guard,omitempty"`
 	// Contract in effect, as namespace/name.
 	Contract string `protobuf:"bytes,7,opt,name=contract,proto3" json:"contract,omitempty"`
 	// What holds a change of it back now.
 	Dampers []*Damper `protobuf:"bytes,8,rep,name=dampers,proto3" json:"dampers,omitempty"`
 	// Its instances, unadmitted ones too, by ascending uid.
-	Instances     []*InstanceExplanation `protobuf:"bytes,9,rep,name=instances,proto3" json:"instances,omitempty"`
+	Instances []*InstanceExplanation `protobuf:"bytes,9,rep,name=instances,proto3" json:"instances,omitempty"`
+	// Its instances by state, all of them.
+	Counts *InstanceCounts `protobuf:"bytes,10,opt,name=counts,proto3" json:"counts,omitempty"`
+	// Clients that subscribe to it, by what they have applied.
+	Clients *ClientCounts `protobuf:"bytes,11,opt,name=clients,proto3" json:"clients,omitempty"`
+	// A changed contract on its way into effect; not given: there is none.
+	Rollout *RolloutExplanation `protobuf:"bytes,12,opt,name=rollout,proto3" json:"rollout,omitempty"`
+	// The region's brake; not given: it is not engaged.
+	Brake *BrakeExplanation `protobuf:"bytes,13,opt,name=brake,proto3" json:"brake,omitempty"`
+	// How much callers' word holds out; not given: nothing.
+	CallersThird *CallersThirdExplanation `protobuf:"bytes,14,opt,name=callers_third,json=callersThird,proto3" json:"callers_third,omitempty"`
+	// Evidence classes that some instance's profile supplies, in the order of the
+	// enumeration.
+	Supplied []v11.EvidenceClass `protobuf:"varint,15,rep,packed,name=supplied,proto3,enum=sightline.registry.v1.EvidenceClass" json:"supplied,omitempty"`
+	// When it was explained, by the server's clock: what ages and times are
+	// measured from.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServiceExplanation) Reset() {
 	*x = ServiceExplanation{}
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[3]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +1880,7 @@ func (x *ServiceExplanation) String() string {
 func (*ServiceExplanation) ProtoMessage() {}
 
 func (x *ServiceExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[3]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +1893,7 @@ func (x *ServiceExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceExplanation.ProtoReflect.Descriptor instead.
 func (*ServiceExplanation) Descriptor() ([]byte, []int) {
-	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{3}
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ServiceExplanation) GetNamespace() string {
@@ -557,14 +1924,14 @@ func (x *ServiceExplanation) GetConfigVersion() string {
 	return ""
 }
 
-func (x *ServiceExplanation) GetConfidence() v11.Confidence {
+func (x *ServiceExplanation) GetConfidence() v12.Confidence {
 	if x != nil {
 		return x.Confidence
 	}
-	return v11.Confidence(0)
+	return v12.Confidence(0)
 }
 
-func (x *ServiceExplanation) GetGuard() *v11.Guard {
+func (x *ServiceExplanation) GetGuard() *v12.Guard {
 	if x != nil {
 		return x.Guard
 	}
@@ -592,6 +1959,55 @@ func (x *ServiceExplanation) GetInstances() []*InstanceExplanation {
 	return nil
 }
 
+func (x *ServiceExplanation) GetCounts() *InstanceCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *ServiceExplanation) GetClients() *ClientCounts {
+	if x != nil {
+		return x.Clients
+	}
+	return nil
+}
+
+func (x *ServiceExplanation) GetRollout() *RolloutExplanation {
+	if x != nil {
+		return x.Rollout
+	}
+	return nil
+}
+
+func (x *ServiceExplanation) GetBrake() *BrakeExplanation {
+	if x != nil {
+		return x.Brake
+	}
+	return nil
+}
+
+func (x *ServiceExplanation) GetCallersThird() *CallersThirdExplanation {
+	if x != nil {
+		return x.CallersThird
+	}
+	return nil
+}
+
+func (x *ServiceExplanation) GetSupplied() []v11.EvidenceClass {
+	if x != nil {
+		return x.Supplied
+	}
+	return nil
+}
+
+func (x *ServiceExplanation) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 // Transition is one change of an instance's verdict or membership.
 type Transition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -606,9 +2022,9 @@ type Transition struct {
 	// Label; empty where there is none.
 	Label string `protobuf:"bytes,5,opt,name=label,proto3" json:"label,omitempty"`
 	// State before; unspecified: it was not there.
-	From v11.State `protobuf:"varint,6,opt,name=from,proto3,enum=sightline.view.v1.State" json:"from,omitempty"`
+	From v12.State `protobuf:"varint,6,opt,name=from,proto3,enum=sightline.view.v1.State" json:"from,omitempty"`
 	// State after; unspecified: it is gone.
-	To v11.State `protobuf:"varint,7,opt,name=to,proto3,enum=sightline.view.v1.State" json:"to,omitempty"`
+	To v12.State `protobuf:"varint,7,opt,name=to,proto3,enum=sightline.view.v1.State" json:"to,omitempty"`
 	// Rule that decided.
 	Rule string `protobuf:"bytes,8,opt,name=rule,proto3" json:"rule,omitempty"`
 	// The numbers that the rule saw, for a person.
@@ -622,7 +2038,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[4]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +2050,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[4]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +2063,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{4}
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Transition) GetTime() *timestamppb.Timestamp {
@@ -685,18 +2101,18 @@ func (x *Transition) GetLabel() string {
 	return ""
 }
 
-func (x *Transition) GetFrom() v11.State {
+func (x *Transition) GetFrom() v12.State {
 	if x != nil {
 		return x.From
 	}
-	return v11.State(0)
+	return v12.State(0)
 }
 
-func (x *Transition) GetTo() v11.State {
+func (x *Transition) GetTo() v12.State {
 	if x != nil {
 		return x.To
 	}
-	return v11.State(0)
+	return v12.State(0)
 }
 
 func (x *Transition) GetRule() string {
@@ -730,7 +2146,7 @@ type Sample struct {
 	// Uid of the instance.
 	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Its class.
-	EvidenceClass v1.EvidenceClass `protobuf:"varint,4,opt,name=evidence_class,json=evidenceClass,proto3,enum=sightline.registry.v1.EvidenceClass" json:"evidence_class,omitempty"`
+	EvidenceClass v11.EvidenceClass `protobuf:"varint,4,opt,name=evidence_class,json=evidenceClass,proto3,enum=sightline.registry.v1.EvidenceClass" json:"evidence_class,omitempty"`
 	// SPIFFE ID of the reporter.
 	Reporter string `protobuf:"bytes,5,opt,name=reporter,proto3" json:"reporter,omitempty"`
 	// Source address of the reporter.
@@ -742,14 +2158,20 @@ type Sample struct {
 	// It was taken in.
 	Accepted bool `protobuf:"varint,9,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	// Why it was not taken in; empty otherwise.
-	Reason        string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Calls begun, ended well, failed and refused within the interval (callers).
+	Outcome *OutcomeSample `protobuf:"bytes,11,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// Zone of the prober (probe).
+	Zone string `protobuf:"bytes,12,opt,name=zone,proto3" json:"zone,omitempty"`
+	// Time that the probe took; not given: not known (probe).
+	Latency       *durationpb.Duration `protobuf:"bytes,13,opt,name=latency,proto3" json:"latency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[5]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +2183,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[5]
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +2196,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{5}
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Sample) GetTime() *timestamppb.Timestamp {
@@ -798,11 +2220,11 @@ func (x *Sample) GetUid() string {
 	return ""
 }
 
-func (x *Sample) GetEvidenceClass() v1.EvidenceClass {
+func (x *Sample) GetEvidenceClass() v11.EvidenceClass {
 	if x != nil {
 		return x.EvidenceClass
 	}
-	return v1.EvidenceClass(0)
+	return v11.EvidenceClass(0)
 }
 
 func (x *Sample) GetReporter() string {
@@ -847,15 +2269,154 @@ func (x *Sample) GetReason() string {
 	return ""
 }
 
+func (x *Sample) GetOutcome() *OutcomeSample {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *Sample) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Sample) GetLatency() *durationpb.Duration {
+	if x != nil {
+		return x.Latency
+	}
+	return nil
+}
+
+// OutcomeSample is one reporter's counts on one instance.
+type OutcomeSample struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Calls begun within the interval.
+	Issued uint32 `protobuf:"varint,1,opt,name=issued,proto3" json:"issued,omitempty"`
+	// Calls that ended well within it.
+	Ok uint32 `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	// Calls that failed within it, refused connections included.
+	Failed uint32 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Connections refused within it.
+	Refused uint32 `protobuf:"varint,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Calls that had not ended at its end.
+	InProgress uint32 `protobuf:"varint,5,opt,name=in_progress,json=inProgress,proto3" json:"in_progress,omitempty"`
+	// Its length.
+	Interval *durationpb.Duration `protobuf:"bytes,6,opt,name=interval,proto3" json:"interval,omitempty"`
+	// How the reporter counts.
+	Kind          ReporterKind `protobuf:"varint,7,opt,name=kind,proto3,enum=sightline.admin.v1.ReporterKind" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OutcomeSample) Reset() {
+	*x = OutcomeSample{}
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OutcomeSample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OutcomeSample) ProtoMessage() {}
+
+func (x *OutcomeSample) ProtoReflect() protoreflect.Message {
+	mi := &file_sightline_admin_v1_explanation_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OutcomeSample.ProtoReflect.Descriptor instead.
+func (*OutcomeSample) Descriptor() ([]byte, []int) {
+	return file_sightline_admin_v1_explanation_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *OutcomeSample) GetIssued() uint32 {
+	if x != nil {
+		return x.Issued
+	}
+	return 0
+}
+
+func (x *OutcomeSample) GetOk() uint32 {
+	if x != nil {
+		return x.Ok
+	}
+	return 0
+}
+
+func (x *OutcomeSample) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *OutcomeSample) GetRefused() uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *OutcomeSample) GetInProgress() uint32 {
+	if x != nil {
+		return x.InProgress
+	}
+	return 0
+}
+
+func (x *OutcomeSample) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *OutcomeSample) GetKind() ReporterKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ReporterKind_REPORTER_KIND_UNSPECIFIED
+}
+
 var File_sightline_admin_v1_explanation_proto protoreflect.FileDescriptor
 
 const file_sightline_admin_v1_explanation_proto_rawDesc = "" +
 	"\n" +
-	"$sightline/admin/v1/explanation.proto\x12\x12sightline.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a#sightline/registry/v1/profile.proto\x1a\x1csightline/view/v1/view.proto\"\x8b\x01\n" +
-	"\x06Damper\x122\n" +
-	"\x04kind\x18\x01 \x01(\x0e2\x1e.sightline.admin.v1.DamperKindR\x04kind\x12\x16\n" +
-	"\x06detail\x18\x02 \x01(\tR\x06detail\x125\n" +
-	"\bend_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\"\xea\x02\n" +
+	"$sightline/admin/v1/explanation.proto\x12\x12sightline.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsightline/admin/v1/damper.proto\x1a\x1fsightline/admin/v1/status.proto\x1a(sightline/health/v1/report_service.proto\x1a$sightline/registry/v1/contract.proto\x1a#sightline/registry/v1/profile.proto\x1a\x1csightline/view/v1/view.proto\"\xec\x01\n" +
+	"\x0eProberEvidence\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x14\n" +
+	"\x05score\x18\x03 \x01(\x01R\x05score\x128\n" +
+	"\n" +
+	"newest_age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tnewestAge\x128\n" +
+	"\x06result\x18\x05 \x01(\x0e2 .sightline.health.v1.ProbeResultR\x06result\x12\x12\n" +
+	"\x04over\x18\x06 \x01(\bR\x04over\x12\x14\n" +
+	"\x05blind\x18\a \x01(\bR\x05blind\"\xd2\x02\n" +
+	"\x10ReporterEvidence\x12\x1a\n" +
+	"\breporter\x18\x01 \x01(\tR\breporter\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x124\n" +
+	"\x04kind\x18\x03 \x01(\x0e2 .sightline.admin.v1.ReporterKindR\x04kind\x12\x18\n" +
+	"\asamples\x18\x04 \x01(\x01R\asamples\x12\x1a\n" +
+	"\bfailures\x18\x05 \x01(\x01R\bfailures\x12\x14\n" +
+	"\x05score\x18\x06 \x01(\x01R\x05score\x12\x1a\n" +
+	"\bsiblings\x18\a \x01(\x01R\bsiblings\x12\x16\n" +
+	"\x06counts\x18\b \x01(\bR\x06counts\x12\x18\n" +
+	"\aagainst\x18\t \x01(\bR\aagainst\x128\n" +
+	"\n" +
+	"newest_age\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\tnewestAge\"\xc0\a\n" +
 	"\rClassEvidence\x12K\n" +
 	"\x0eevidence_class\x18\x01 \x01(\x0e2$.sightline.registry.v1.EvidenceClassR\revidenceClass\x12\x1a\n" +
 	"\bsupplied\x18\x02 \x01(\bR\bsupplied\x12\x14\n" +
@@ -869,7 +2430,71 @@ const file_sightline_admin_v1_explanation_proto_rawDesc = "" +
 	"\n" +
 	"newest_age\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\tnewestAge\x12\x16\n" +
-	"\x06detail\x18\v \x01(\tR\x06detail\"\xdc\x03\n" +
+	"\x06detail\x18\v \x01(\tR\x06detail\x128\n" +
+	"\bstanding\x18\f \x01(\x0e2\x1c.sightline.admin.v1.StandingR\bstanding\x12\x1a\n" +
+	"\bdeciding\x18\r \x01(\bR\bdeciding\x12\x1a\n" +
+	"\bfailures\x18\x0e \x01(\x01R\bfailures\x126\n" +
+	"\thalf_life\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\bhalfLife\x12\x18\n" +
+	"\aagainst\x18\x10 \x01(\rR\aagainst\x12\x16\n" +
+	"\x06excess\x18\x11 \x01(\x01R\x06excess\x12\x1a\n" +
+	"\bsiblings\x18\x12 \x01(\x01R\bsiblings\x12\x1d\n" +
+	"\n" +
+	"refused_by\x18\x13 \x01(\rR\trefusedBy\x12\x1e\n" +
+	"\n" +
+	"confirming\x18\x14 \x01(\bR\n" +
+	"confirming\x12;\n" +
+	"\vsilent_time\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"silentTime\x129\n" +
+	"\n" +
+	"good_since\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\tgoodSince\x12<\n" +
+	"\aprobers\x18\x17 \x03(\v2\".sightline.admin.v1.ProberEvidenceR\aprobers\x12>\n" +
+	"\acallers\x18\x18 \x03(\v2$.sightline.admin.v1.ReporterEvidenceR\acallers\x12'\n" +
+	"\x0fcallers_omitted\x18\x19 \x01(\rR\x0ecallersOmitted\"3\n" +
+	"\x05Aside\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x16\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\"o\n" +
+	"\x0fFlapExplanation\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
+	"\aserving\x18\x02 \x01(\bR\aserving\x12\x12\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\"\x8a\x03\n" +
+	"\x15QuarantineExplanation\x12\x16\n" +
+	"\x06active\x18\x01 \x01(\bR\x06active\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x125\n" +
+	"\bend_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x18\n" +
+	"\achanges\x18\x04 \x01(\rR\achanges\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\x121\n" +
+	"\x06window\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x06window\x126\n" +
+	"\tnext_hold\x18\a \x01(\v2\x19.google.protobuf.DurationR\bnextHold\x12=\n" +
+	"\ahistory\x18\b \x03(\v2#.sightline.admin.v1.FlapExplanationR\ahistory\x12\x16\n" +
+	"\x06lifted\x18\t \x01(\bR\x06lifted\"\xf4\x01\n" +
+	"\x0fRampExplanation\x12\x18\n" +
+	"\apercent\x18\x01 \x01(\rR\apercent\x12\x12\n" +
+	"\x04step\x18\x02 \x01(\rR\x04step\x12\x14\n" +
+	"\x05steps\x18\x03 \x01(\rR\x05steps\x127\n" +
+	"\tnext_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\x12\x17\n" +
+	"\aheld_by\x18\x05 \x01(\tR\x06heldBy\x125\n" +
+	"\bend_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12\x14\n" +
+	"\x05trial\x18\a \x01(\bR\x05trial\"\xe8\x01\n" +
+	"\x15DependencyExplanation\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06shared\x18\x02 \x01(\bR\x06shared\x12H\n" +
+	"\tauthority\x18\x03 \x01(\x0e2*.sightline.registry.v1.DependencyAuthorityR\tauthority\x12\x1a\n" +
+	"\bdegraded\x18\x04 \x01(\bR\bdegraded\x12%\n" +
+	"\x0eweight_percent\x18\x05 \x01(\rR\rweightPercent\x12\x16\n" +
+	"\x06detail\x18\x06 \x01(\tR\x06detail\"\x8e\x02\n" +
+	"\x10LeaseExplanation\x12-\n" +
+	"\x04term\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04term\x12=\n" +
+	"\frenewed_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vrenewedTime\x125\n" +
+	"\bend_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12;\n" +
+	"\vlapsed_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"lapsedTime\x12\x18\n" +
+	"\asuspect\x18\x05 \x01(\bR\asuspect\"\xb7\x01\n" +
+	"\x11ReturnExplanation\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12.\n" +
+	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
+	"\x05trial\x18\x04 \x01(\bR\x05trial\x12\x16\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\"\x8a\b\n" +
 	"\x13InstanceExplanation\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12.\n" +
@@ -886,7 +2511,44 @@ const file_sightline_admin_v1_explanation_proto_rawDesc = "" +
 	"\bdraining\x18\v \x01(\bR\bdraining\x12\x16\n" +
 	"\x06listed\x18\f \x01(\bR\x06listed\x12=\n" +
 	"\bevidence\x18\r \x03(\v2!.sightline.admin.v1.ClassEvidenceR\bevidence\x124\n" +
-	"\adampers\x18\x0e \x03(\v2\x1a.sightline.admin.v1.DamperR\adampers\"\xa0\x03\n" +
+	"\adampers\x18\x0e \x03(\v2\x1a.sightline.admin.v1.DamperR\adampers\x12\x12\n" +
+	"\x04zone\x18\x0f \x01(\tR\x04zone\x12>\n" +
+	"\aprimary\x18\x10 \x01(\x0e2$.sightline.registry.v1.EvidenceClassR\aprimary\x12=\n" +
+	"\rnot_the_cause\x18\x11 \x03(\v2\x19.sightline.admin.v1.AsideR\vnotTheCause\x12?\n" +
+	"\areturns\x18\x12 \x03(\v2%.sightline.admin.v1.ReturnExplanationR\areturns\x12I\n" +
+	"\n" +
+	"quarantine\x18\x13 \x01(\v2).sightline.admin.v1.QuarantineExplanationR\n" +
+	"quarantine\x127\n" +
+	"\x04ramp\x18\x14 \x01(\v2#.sightline.admin.v1.RampExplanationR\x04ramp\x12M\n" +
+	"\fdependencies\x18\x15 \x03(\v2).sightline.admin.v1.DependencyExplanationR\fdependencies\x12:\n" +
+	"\x05lease\x18\x16 \x01(\v2$.sightline.admin.v1.LeaseExplanationR\x05lease\x12\x1e\n" +
+	"\n" +
+	"overridden\x18\x17 \x01(\bR\n" +
+	"overridden\x12)\n" +
+	"\x10degraded_percent\x18\x18 \x01(\rR\x0fdegradedPercent\"\xff\x02\n" +
+	"\x12RolloutExplanation\x126\n" +
+	"\x05state\x18\x01 \x01(\x0e2 .sightline.admin.v1.RolloutStateR\x05state\x12\x1a\n" +
+	"\bcontract\x18\x02 \x01(\tR\bcontract\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x127\n" +
+	"\tnext_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\x12\x14\n" +
+	"\x05zones\x18\x06 \x03(\tR\x05zones\x12\x1f\n" +
+	"\vzones_total\x18\a \x01(\rR\n" +
+	"zonesTotal\x12%\n" +
+	"\x0ewould_withdraw\x18\b \x01(\rR\rwouldWithdraw\x12\x18\n" +
+	"\amembers\x18\t \x01(\rR\amembers\x12\x16\n" +
+	"\x06detail\x18\n" +
+	" \x01(\tR\x06detail\"\x9b\x01\n" +
+	"\x10BrakeExplanation\x12\x16\n" +
+	"\x06active\x18\x01 \x01(\bR\x06active\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\x12%\n" +
+	"\x0ereleased_zones\x18\x04 \x03(\tR\rreleasedZones\"m\n" +
+	"\x17CallersThirdExplanation\x12\x10\n" +
+	"\x03out\x18\x01 \x01(\rR\x03out\x12\x12\n" +
+	"\x04most\x18\x02 \x01(\rR\x04most\x12\x18\n" +
+	"\amembers\x18\x03 \x01(\rR\amembers\x12\x12\n" +
+	"\x04kept\x18\x04 \x03(\tR\x04kept\"\xda\x06\n" +
 	"\x12ServiceExplanation\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12)\n" +
@@ -898,7 +2560,15 @@ const file_sightline_admin_v1_explanation_proto_rawDesc = "" +
 	"\x05guard\x18\x06 \x01(\v2\x18.sightline.view.v1.GuardR\x05guard\x12\x1a\n" +
 	"\bcontract\x18\a \x01(\tR\bcontract\x124\n" +
 	"\adampers\x18\b \x03(\v2\x1a.sightline.admin.v1.DamperR\adampers\x12E\n" +
-	"\tinstances\x18\t \x03(\v2'.sightline.admin.v1.InstanceExplanationR\tinstances\"\xb2\x02\n" +
+	"\tinstances\x18\t \x03(\v2'.sightline.admin.v1.InstanceExplanationR\tinstances\x12:\n" +
+	"\x06counts\x18\n" +
+	" \x01(\v2\".sightline.admin.v1.InstanceCountsR\x06counts\x12:\n" +
+	"\aclients\x18\v \x01(\v2 .sightline.admin.v1.ClientCountsR\aclients\x12@\n" +
+	"\arollout\x18\f \x01(\v2&.sightline.admin.v1.RolloutExplanationR\arollout\x12:\n" +
+	"\x05brake\x18\r \x01(\v2$.sightline.admin.v1.BrakeExplanationR\x05brake\x12P\n" +
+	"\rcallers_third\x18\x0e \x01(\v2+.sightline.admin.v1.CallersThirdExplanationR\fcallersThird\x12@\n" +
+	"\bsupplied\x18\x0f \x03(\x0e2$.sightline.registry.v1.EvidenceClassR\bsupplied\x12.\n" +
+	"\x04time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"\xb2\x02\n" +
 	"\n" +
 	"Transition\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
@@ -911,7 +2581,7 @@ const file_sightline_admin_v1_explanation_proto_rawDesc = "" +
 	"\x04rule\x18\b \x01(\tR\x04rule\x12\x16\n" +
 	"\x06detail\x18\t \x01(\tR\x06detail\x12\x14\n" +
 	"\x05event\x18\n" +
-	" \x01(\tR\x05event\"\xc9\x02\n" +
+	" \x01(\tR\x05event\"\xcf\x03\n" +
 	"\x06Sample\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x10\n" +
@@ -923,21 +2593,38 @@ const file_sightline_admin_v1_explanation_proto_rawDesc = "" +
 	"\x05count\x18\b \x01(\rR\x05count\x12\x1a\n" +
 	"\baccepted\x18\t \x01(\bR\baccepted\x12\x16\n" +
 	"\x06reason\x18\n" +
-	" \x01(\tR\x06reason*\xaf\x02\n" +
-	"\n" +
-	"DamperKind\x12\x1b\n" +
-	"\x17DAMPER_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
-	"\x11DAMPER_KIND_BRAKE\x10\x01\x12\x18\n" +
-	"\x14DAMPER_KIND_THROTTLE\x10\x02\x12\x16\n" +
-	"\x12DAMPER_KIND_WINDOW\x10\x03\x12\x14\n" +
-	"\x10DAMPER_KIND_PARK\x10\x04\x12\x1d\n" +
-	"\x19DAMPER_KIND_CALLERS_THIRD\x10\x05\x12 \n" +
-	"\x1cDAMPER_KIND_CONTRACT_ROLLOUT\x10\x06\x12\x1a\n" +
-	"\x16DAMPER_KIND_QUARANTINE\x10\a\x12\x1b\n" +
-	"\x17DAMPER_KIND_RETURN_HOLD\x10\b\x12\x14\n" +
-	"\x10DAMPER_KIND_RAMP\x10\t\x12\x15\n" +
-	"\x11DAMPER_KIND_GUARD\x10\n" +
-	"BDZBgithub.com/sightlinedev/sightline/proto/sightline/admin/v1;adminv1b\x06proto3"
+	" \x01(\tR\x06reason\x12;\n" +
+	"\aoutcome\x18\v \x01(\v2!.sightline.admin.v1.OutcomeSampleR\aoutcome\x12\x12\n" +
+	"\x04zone\x18\f \x01(\tR\x04zone\x123\n" +
+	"\alatency\x18\r \x01(\v2\x19.google.protobuf.DurationR\alatency\"\xf7\x01\n" +
+	"\rOutcomeSample\x12\x16\n" +
+	"\x06issued\x18\x01 \x01(\rR\x06issued\x12\x0e\n" +
+	"\x02ok\x18\x02 \x01(\rR\x02ok\x12\x16\n" +
+	"\x06failed\x18\x03 \x01(\rR\x06failed\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\rR\arefused\x12\x1f\n" +
+	"\vin_progress\x18\x05 \x01(\rR\n" +
+	"inProgress\x125\n" +
+	"\binterval\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\binterval\x124\n" +
+	"\x04kind\x18\a \x01(\x0e2 .sightline.admin.v1.ReporterKindR\x04kind*\xa7\x01\n" +
+	"\bStanding\x12\x18\n" +
+	"\x14STANDING_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15STANDING_NOT_SUPPLIED\x10\x01\x12\x16\n" +
+	"\x12STANDING_NOT_HEARD\x10\x02\x12\x13\n" +
+	"\x0fSTANDING_SILENT\x10\x03\x12\x11\n" +
+	"\rSTANDING_GOOD\x10\x04\x12\x14\n" +
+	"\x10STANDING_BETWEEN\x10\x05\x12\x10\n" +
+	"\fSTANDING_BAD\x10\x06*\x91\x01\n" +
+	"\fReporterKind\x12\x1d\n" +
+	"\x19REPORTER_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15REPORTER_KIND_LIBRARY\x10\x01\x12\x17\n" +
+	"\x13REPORTER_KIND_ENVOY\x10\x02\x12\x16\n" +
+	"\x12REPORTER_KIND_GRPC\x10\x03\x12\x16\n" +
+	"\x12REPORTER_KIND_POOL\x10\x04*{\n" +
+	"\fRolloutState\x12\x1d\n" +
+	"\x19ROLLOUT_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14ROLLOUT_STATE_SHADOW\x10\x01\x12\x17\n" +
+	"\x13ROLLOUT_STATE_ZONES\x10\x02\x12\x19\n" +
+	"\x15ROLLOUT_STATE_REFUSED\x10\x03BDZBgithub.com/sightlinedev/sightline/proto/sightline/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_sightline_admin_v1_explanation_proto_rawDescOnce sync.Once
@@ -951,46 +2638,110 @@ func file_sightline_admin_v1_explanation_proto_rawDescGZIP() []byte {
 	return file_sightline_admin_v1_explanation_proto_rawDescData
 }
 
-var file_sightline_admin_v1_explanation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sightline_admin_v1_explanation_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_sightline_admin_v1_explanation_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_sightline_admin_v1_explanation_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_sightline_admin_v1_explanation_proto_goTypes = []any{
-	(DamperKind)(0),               // 0: sightline.admin.v1.DamperKind
-	(*Damper)(nil),                // 1: sightline.admin.v1.Damper
-	(*ClassEvidence)(nil),         // 2: sightline.admin.v1.ClassEvidence
-	(*InstanceExplanation)(nil),   // 3: sightline.admin.v1.InstanceExplanation
-	(*ServiceExplanation)(nil),    // 4: sightline.admin.v1.ServiceExplanation
-	(*Transition)(nil),            // 5: sightline.admin.v1.Transition
-	(*Sample)(nil),                // 6: sightline.admin.v1.Sample
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(v1.EvidenceClass)(0),         // 8: sightline.registry.v1.EvidenceClass
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
-	(v11.State)(0),                // 10: sightline.view.v1.State
-	(v11.Confidence)(0),           // 11: sightline.view.v1.Confidence
-	(*v11.Guard)(nil),             // 12: sightline.view.v1.Guard
+	(Standing)(0),                   // 0: sightline.admin.v1.Standing
+	(ReporterKind)(0),               // 1: sightline.admin.v1.ReporterKind
+	(RolloutState)(0),               // 2: sightline.admin.v1.RolloutState
+	(*ProberEvidence)(nil),          // 3: sightline.admin.v1.ProberEvidence
+	(*ReporterEvidence)(nil),        // 4: sightline.admin.v1.ReporterEvidence
+	(*ClassEvidence)(nil),           // 5: sightline.admin.v1.ClassEvidence
+	(*Aside)(nil),                   // 6: sightline.admin.v1.Aside
+	(*FlapExplanation)(nil),         // 7: sightline.admin.v1.FlapExplanation
+	(*QuarantineExplanation)(nil),   // 8: sightline.admin.v1.QuarantineExplanation
+	(*RampExplanation)(nil),         // 9: sightline.admin.v1.RampExplanation
+	(*DependencyExplanation)(nil),   // 10: sightline.admin.v1.DependencyExplanation
+	(*LeaseExplanation)(nil),        // 11: sightline.admin.v1.LeaseExplanation
+	(*ReturnExplanation)(nil),       // 12: sightline.admin.v1.ReturnExplanation
+	(*InstanceExplanation)(nil),     // 13: sightline.admin.v1.InstanceExplanation
+	(*RolloutExplanation)(nil),      // 14: sightline.admin.v1.RolloutExplanation
+	(*BrakeExplanation)(nil),        // 15: sightline.admin.v1.BrakeExplanation
+	(*CallersThirdExplanation)(nil), // 16: sightline.admin.v1.CallersThirdExplanation
+	(*ServiceExplanation)(nil),      // 17: sightline.admin.v1.ServiceExplanation
+	(*Transition)(nil),              // 18: sightline.admin.v1.Transition
+	(*Sample)(nil),                  // 19: sightline.admin.v1.Sample
+	(*OutcomeSample)(nil),           // 20: sightline.admin.v1.OutcomeSample
+	(*durationpb.Duration)(nil),     // 21: google.protobuf.Duration
+	(v1.ProbeResult)(0),             // 22: sightline.health.v1.ProbeResult
+	(v11.EvidenceClass)(0),          // 23: sightline.registry.v1.EvidenceClass
+	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
+	(v11.DependencyAuthority)(0),    // 25: sightline.registry.v1.DependencyAuthority
+	(v12.State)(0),                  // 26: sightline.view.v1.State
+	(*Damper)(nil),                  // 27: sightline.admin.v1.Damper
+	(v12.Confidence)(0),             // 28: sightline.view.v1.Confidence
+	(*v12.Guard)(nil),               // 29: sightline.view.v1.Guard
+	(*InstanceCounts)(nil),          // 30: sightline.admin.v1.InstanceCounts
+	(*ClientCounts)(nil),            // 31: sightline.admin.v1.ClientCounts
 }
 var file_sightline_admin_v1_explanation_proto_depIdxs = []int32{
-	0,  // 0: sightline.admin.v1.Damper.kind:type_name -> sightline.admin.v1.DamperKind
-	7,  // 1: sightline.admin.v1.Damper.end_time:type_name -> google.protobuf.Timestamp
-	8,  // 2: sightline.admin.v1.ClassEvidence.evidence_class:type_name -> sightline.registry.v1.EvidenceClass
-	9,  // 3: sightline.admin.v1.ClassEvidence.newest_age:type_name -> google.protobuf.Duration
-	10, // 4: sightline.admin.v1.InstanceExplanation.state:type_name -> sightline.view.v1.State
-	7,  // 5: sightline.admin.v1.InstanceExplanation.since:type_name -> google.protobuf.Timestamp
-	2,  // 6: sightline.admin.v1.InstanceExplanation.evidence:type_name -> sightline.admin.v1.ClassEvidence
-	1,  // 7: sightline.admin.v1.InstanceExplanation.dampers:type_name -> sightline.admin.v1.Damper
-	11, // 8: sightline.admin.v1.ServiceExplanation.confidence:type_name -> sightline.view.v1.Confidence
-	12, // 9: sightline.admin.v1.ServiceExplanation.guard:type_name -> sightline.view.v1.Guard
-	1,  // 10: sightline.admin.v1.ServiceExplanation.dampers:type_name -> sightline.admin.v1.Damper
-	3,  // 11: sightline.admin.v1.ServiceExplanation.instances:type_name -> sightline.admin.v1.InstanceExplanation
-	7,  // 12: sightline.admin.v1.Transition.time:type_name -> google.protobuf.Timestamp
-	10, // 13: sightline.admin.v1.Transition.from:type_name -> sightline.view.v1.State
-	10, // 14: sightline.admin.v1.Transition.to:type_name -> sightline.view.v1.State
-	7,  // 15: sightline.admin.v1.Sample.time:type_name -> google.protobuf.Timestamp
-	8,  // 16: sightline.admin.v1.Sample.evidence_class:type_name -> sightline.registry.v1.EvidenceClass
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	21, // 0: sightline.admin.v1.ProberEvidence.newest_age:type_name -> google.protobuf.Duration
+	22, // 1: sightline.admin.v1.ProberEvidence.result:type_name -> sightline.health.v1.ProbeResult
+	1,  // 2: sightline.admin.v1.ReporterEvidence.kind:type_name -> sightline.admin.v1.ReporterKind
+	21, // 3: sightline.admin.v1.ReporterEvidence.newest_age:type_name -> google.protobuf.Duration
+	23, // 4: sightline.admin.v1.ClassEvidence.evidence_class:type_name -> sightline.registry.v1.EvidenceClass
+	21, // 5: sightline.admin.v1.ClassEvidence.newest_age:type_name -> google.protobuf.Duration
+	0,  // 6: sightline.admin.v1.ClassEvidence.standing:type_name -> sightline.admin.v1.Standing
+	21, // 7: sightline.admin.v1.ClassEvidence.half_life:type_name -> google.protobuf.Duration
+	24, // 8: sightline.admin.v1.ClassEvidence.silent_time:type_name -> google.protobuf.Timestamp
+	24, // 9: sightline.admin.v1.ClassEvidence.good_since:type_name -> google.protobuf.Timestamp
+	3,  // 10: sightline.admin.v1.ClassEvidence.probers:type_name -> sightline.admin.v1.ProberEvidence
+	4,  // 11: sightline.admin.v1.ClassEvidence.callers:type_name -> sightline.admin.v1.ReporterEvidence
+	24, // 12: sightline.admin.v1.FlapExplanation.time:type_name -> google.protobuf.Timestamp
+	24, // 13: sightline.admin.v1.QuarantineExplanation.since:type_name -> google.protobuf.Timestamp
+	24, // 14: sightline.admin.v1.QuarantineExplanation.end_time:type_name -> google.protobuf.Timestamp
+	21, // 15: sightline.admin.v1.QuarantineExplanation.window:type_name -> google.protobuf.Duration
+	21, // 16: sightline.admin.v1.QuarantineExplanation.next_hold:type_name -> google.protobuf.Duration
+	7,  // 17: sightline.admin.v1.QuarantineExplanation.history:type_name -> sightline.admin.v1.FlapExplanation
+	24, // 18: sightline.admin.v1.RampExplanation.next_time:type_name -> google.protobuf.Timestamp
+	24, // 19: sightline.admin.v1.RampExplanation.end_time:type_name -> google.protobuf.Timestamp
+	25, // 20: sightline.admin.v1.DependencyExplanation.authority:type_name -> sightline.registry.v1.DependencyAuthority
+	21, // 21: sightline.admin.v1.LeaseExplanation.term:type_name -> google.protobuf.Duration
+	24, // 22: sightline.admin.v1.LeaseExplanation.renewed_time:type_name -> google.protobuf.Timestamp
+	24, // 23: sightline.admin.v1.LeaseExplanation.end_time:type_name -> google.protobuf.Timestamp
+	24, // 24: sightline.admin.v1.LeaseExplanation.lapsed_time:type_name -> google.protobuf.Timestamp
+	24, // 25: sightline.admin.v1.ReturnExplanation.since:type_name -> google.protobuf.Timestamp
+	24, // 26: sightline.admin.v1.ReturnExplanation.time:type_name -> google.protobuf.Timestamp
+	26, // 27: sightline.admin.v1.InstanceExplanation.state:type_name -> sightline.view.v1.State
+	24, // 28: sightline.admin.v1.InstanceExplanation.since:type_name -> google.protobuf.Timestamp
+	5,  // 29: sightline.admin.v1.InstanceExplanation.evidence:type_name -> sightline.admin.v1.ClassEvidence
+	27, // 30: sightline.admin.v1.InstanceExplanation.dampers:type_name -> sightline.admin.v1.Damper
+	23, // 31: sightline.admin.v1.InstanceExplanation.primary:type_name -> sightline.registry.v1.EvidenceClass
+	6,  // 32: sightline.admin.v1.InstanceExplanation.not_the_cause:type_name -> sightline.admin.v1.Aside
+	12, // 33: sightline.admin.v1.InstanceExplanation.returns:type_name -> sightline.admin.v1.ReturnExplanation
+	8,  // 34: sightline.admin.v1.InstanceExplanation.quarantine:type_name -> sightline.admin.v1.QuarantineExplanation
+	9,  // 35: sightline.admin.v1.InstanceExplanation.ramp:type_name -> sightline.admin.v1.RampExplanation
+	10, // 36: sightline.admin.v1.InstanceExplanation.dependencies:type_name -> sightline.admin.v1.DependencyExplanation
+	11, // 37: sightline.admin.v1.InstanceExplanation.lease:type_name -> sightline.admin.v1.LeaseExplanation
+	2,  // 38: sightline.admin.v1.RolloutExplanation.state:type_name -> sightline.admin.v1.RolloutState
+	24, // 39: sightline.admin.v1.RolloutExplanation.since:type_name -> google.protobuf.Timestamp
+	24, // 40: sightline.admin.v1.RolloutExplanation.next_time:type_name -> google.protobuf.Timestamp
+	24, // 41: sightline.admin.v1.BrakeExplanation.since:type_name -> google.protobuf.Timestamp
+	28, // 42: sightline.admin.v1.ServiceExplanation.confidence:type_name -> sightline.view.v1.Confidence
+	29, // 43: sightline.admin.v1.ServiceExplanation.guard:type_name -> sightline.view.v1.Guard
+	27, // 44: sightline.admin.v1.ServiceExplanation.dampers:type_name -> sightline.admin.v1.Damper
+	13, // 45: sightline.admin.v1.ServiceExplanation.instances:type_name -> sightline.admin.v1.InstanceExplanation
+	30, // 46: sightline.admin.v1.ServiceExplanation.counts:type_name -> sightline.admin.v1.InstanceCounts
+	31, // 47: sightline.admin.v1.ServiceExplanation.clients:type_name -> sightline.admin.v1.ClientCounts
+	14, // 48: sightline.admin.v1.ServiceExplanation.rollout:type_name -> sightline.admin.v1.RolloutExplanation
+	15, // 49: sightline.admin.v1.ServiceExplanation.brake:type_name -> sightline.admin.v1.BrakeExplanation
+	16, // 50: sightline.admin.v1.ServiceExplanation.callers_third:type_name -> sightline.admin.v1.CallersThirdExplanation
+	23, // 51: sightline.admin.v1.ServiceExplanation.supplied:type_name -> sightline.registry.v1.EvidenceClass
+	24, // 52: sightline.admin.v1.ServiceExplanation.time:type_name -> google.protobuf.Timestamp
+	24, // 53: sightline.admin.v1.Transition.time:type_name -> google.protobuf.Timestamp
+	26, // 54: sightline.admin.v1.Transition.from:type_name -> sightline.view.v1.State
+	26, // 55: sightline.admin.v1.Transition.to:type_name -> sightline.view.v1.State
+	24, // 56: sightline.admin.v1.Sample.time:type_name -> google.protobuf.Timestamp
+	23, // 57: sightline.admin.v1.Sample.evidence_class:type_name -> sightline.registry.v1.EvidenceClass
+	20, // 58: sightline.admin.v1.Sample.outcome:type_name -> sightline.admin.v1.OutcomeSample
+	21, // 59: sightline.admin.v1.Sample.latency:type_name -> google.protobuf.Duration
+	21, // 60: sightline.admin.v1.OutcomeSample.interval:type_name -> google.protobuf.Duration
+	1,  // 61: sightline.admin.v1.OutcomeSample.kind:type_name -> sightline.admin.v1.ReporterKind
+	62, // [62:62] is the sub-list for method output_type
+	62, // [62:62] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_sightline_admin_v1_explanation_proto_init() }
@@ -998,13 +2749,15 @@ func file_sightline_admin_v1_explanation_proto_init() {
 	if File_sightline_admin_v1_explanation_proto != nil {
 		return
 	}
+	file_sightline_admin_v1_damper_proto_init()
+	file_sightline_admin_v1_status_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sightline_admin_v1_explanation_proto_rawDesc), len(file_sightline_admin_v1_explanation_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   6,
+			NumEnums:      3,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -558,7 +558,13 @@ type Status struct {
 	// Services of which one evidence class or none is supplied.
 	SingleClassServices uint32 `protobuf:"varint,16,opt,name=single_class_services,json=singleClassServices,proto3" json:"single_class_services,omitempty"`
 	// Alarms that hold now, one line each.
-	Alarms        []string `protobuf:"bytes,17,rep,name=alarms,proto3" json:"alarms,omitempty"`
+	Alarms []string `protobuf:"bytes,17,rep,name=alarms,proto3" json:"alarms,omitempty"`
+	// What holds changes back now, with its end; at most 100.
+	Dampers []*ActiveDamper `protobuf:"bytes,18,rep,name=dampers,proto3" json:"dampers,omitempty"`
+	// How many dampers there are, over all.
+	DampersTotal uint32 `protobuf:"varint,19,opt,name=dampers_total,json=dampersTotal,proto3" json:"dampers_total,omitempty"`
+	// Instances in quarantine.
+	Quarantined   uint32 `protobuf:"varint,20,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -712,11 +718,32 @@ func (x *Status) GetAlarms() []string {
 	return nil
 }
 
+func (x *Status) GetDampers() []*ActiveDamper {
+	if x != nil {
+		return x.Dampers
+	}
+	return nil
+}
+
+func (x *Status) GetDampersTotal() uint32 {
+	if x != nil {
+		return x.DampersTotal
+	}
+	return 0
+}
+
+func (x *Status) GetQuarantined() uint32 {
+	if x != nil {
+		return x.Quarantined
+	}
+	return 0
+}
+
 var File_sightline_admin_v1_status_proto protoreflect.FileDescriptor
 
 const file_sightline_admin_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsightline/admin/v1/status.proto\x12\x12sightline.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x87\x01\n" +
+	"\x1fsightline/admin/v1/status.proto\x12\x12sightline.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsightline/admin/v1/damper.proto\"\x87\x01\n" +
 	"\x05Store\x124\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1e.sightline.admin.v1.StoreStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
@@ -751,7 +778,7 @@ const file_sightline_admin_v1_status_proto_rawDesc = "" +
 	"\x04Shed\x12\x16\n" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xb1\x05\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xb4\x06\n" +
 	"\x06Status\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12!\n" +
@@ -771,7 +798,10 @@ const file_sightline_admin_v1_status_proto_rawDesc = "" +
 	"\x05store\x18\x0e \x01(\v2\x19.sightline.admin.v1.StoreR\x05store\x12,\n" +
 	"\x04shed\x18\x0f \x01(\v2\x18.sightline.admin.v1.ShedR\x04shed\x122\n" +
 	"\x15single_class_services\x18\x10 \x01(\rR\x13singleClassServices\x12\x16\n" +
-	"\x06alarms\x18\x11 \x03(\tR\x06alarms*U\n" +
+	"\x06alarms\x18\x11 \x03(\tR\x06alarms\x12:\n" +
+	"\adampers\x18\x12 \x03(\v2 .sightline.admin.v1.ActiveDamperR\adampers\x12#\n" +
+	"\rdampers_total\x18\x13 \x01(\rR\fdampersTotal\x12 \n" +
+	"\vquarantined\x18\x14 \x01(\rR\vquarantined*U\n" +
 	"\n" +
 	"StoreState\x12\x1b\n" +
 	"\x17STORE_STATE_UNSPECIFIED\x10\x00\x12\x12\n" +
@@ -802,6 +832,7 @@ var file_sightline_admin_v1_status_proto_goTypes = []any{
 	(*Shed)(nil),                  // 6: sightline.admin.v1.Shed
 	(*Status)(nil),                // 7: sightline.admin.v1.Status
 	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*ActiveDamper)(nil),          // 9: sightline.admin.v1.ActiveDamper
 }
 var file_sightline_admin_v1_status_proto_depIdxs = []int32{
 	0,  // 0: sightline.admin.v1.Store.state:type_name -> sightline.admin.v1.StoreState
@@ -814,11 +845,12 @@ var file_sightline_admin_v1_status_proto_depIdxs = []int32{
 	5,  // 7: sightline.admin.v1.Status.clients:type_name -> sightline.admin.v1.ClientCounts
 	1,  // 8: sightline.admin.v1.Status.store:type_name -> sightline.admin.v1.Store
 	6,  // 9: sightline.admin.v1.Status.shed:type_name -> sightline.admin.v1.Shed
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	9,  // 10: sightline.admin.v1.Status.dampers:type_name -> sightline.admin.v1.ActiveDamper
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sightline_admin_v1_status_proto_init() }
@@ -826,6 +858,7 @@ func file_sightline_admin_v1_status_proto_init() {
 	if File_sightline_admin_v1_status_proto != nil {
 		return
 	}
+	file_sightline_admin_v1_damper_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
