@@ -8,6 +8,7 @@ import (
 	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/server/desired"
 	"github.com/sightlinedev/sightline/server/limits"
 	"github.com/sightlinedev/sightline/views"
 )
@@ -45,6 +46,22 @@ type Config struct {
 	Transitions func(context.Context, TransitionQuery) ([]Transition, error)
 	Taps        *Taps
 	API         limits.API
+
+	// Record is desired.Writer.Record: it returns when the record is durable.
+	Record func(context.Context, desired.Record) error
+	// ReleaseQuarantine ends an instance's quarantine; not ok: it had none.
+	ReleaseQuarantine func(context.Context, registry.Name, registry.UID) (ok bool, err error)
+	// Stance is what the region's observers make of themselves; nil, or a nil
+	// Stance: nobody is suspected.
+	Stance func() *health.Stance
+	// ReleaseBrake ends the region's brake; not ok: it was not engaged.
+	ReleaseBrake func(context.Context) (ok bool, err error)
+	// ReleaseSource is desired.Writer.Confirm: how many held removals of a
+	// source go with its next list.
+	ReleaseSource func(source string) int
+	// TestContract replays the recorded minutes of a service against a contract
+	// with its defaults. Nil: nothing is recorded.
+	TestContract func(ctx context.Context, n registry.Name, draft registry.Contract, since time.Duration) (ContractTrial, error)
 }
 
 // Process is what does not change while the server runs.
@@ -73,6 +90,32 @@ type Inspection struct {
 	// Until and Why say what a changed view waits for; zero: nothing waits.
 	Until time.Time
 	Why   string
+	// Rollout is a changed contract on its way into effect; nil: there is none.
+	Rollout *Rollout
+}
+
+// RolloutState is how far a changed contract is.
+type RolloutState uint8
+
+// The states of a rollout.
+const (
+	RolloutShadow  RolloutState = iota // beside the one in effect
+	RolloutZones                       // in effect in some zones
+	RolloutRefused                     // it would trip a guard
+)
+
+// Rollout is a changed contract on its way into effect.
+type Rollout struct {
+	State         RolloutState
+	Contract      registry.Name
+	Revision      uint64 // of the row
+	Since         time.Time
+	Next          time.Time // of the next step; zero: none comes
+	Zones         []string  // in which it is in effect, sorted
+	ZonesTotal    int
+	WouldWithdraw int // members beyond those that are out
+	Members       int
+	Detail        string
 }
 
 // Protocol is how a client is connected.

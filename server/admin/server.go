@@ -17,13 +17,15 @@ import (
 // Server implements adminv1.AdminServiceServer.
 type Server struct {
 	adminv1.UnimplementedAdminServiceServer
-	cfg   Config
-	sizes paging.Sizes
+	cfg    Config
+	sizes  paging.Sizes
+	trials chan struct{} // room for the contract tests that run at once
 }
 
 // New returns a Server.
 func New(cfg Config) *Server {
-	return &Server{cfg: cfg, sizes: paging.Sizes{Default: cfg.API.DefaultPageSize, Most: cfg.API.PageSize}}
+	return &Server{cfg: cfg, sizes: paging.Sizes{Default: cfg.API.DefaultPageSize, Most: cfg.API.PageSize},
+		trials: make(chan struct{}, trialsAtOnce)}
 }
 
 // Register adds the service to a gRPC server.

@@ -64,6 +64,12 @@ type world struct {
 	history    map[registry.Name][]*views.View
 	log        []Transition // newest first
 	reads      int
+	records    []desired.Record // made durable
+	fullDisk   error
+	stance     *health.Stance
+	held       map[string]int // removals that a source's brake holds
+	rollout    *Rollout
+	trial      func(context.Context, registry.Name, registry.Contract, time.Duration) (ContractTrial, error)
 }
 
 func newWorld(t *testing.T) *world {
@@ -134,6 +140,21 @@ func (w *world) config() Config {
 		Transitions: w.transitions,
 		Taps:        NewTaps(),
 		API:         limits.Default().API,
+		Record: func(_ context.Context, r desired.Record) error {
+			if w.fullDisk == nil {
+				w.records = append(w.records, r)
+			}
+			return w.fullDisk
+		},
+		Stance: func() *health.Stance { return w.stance },
+		ReleaseSource: func(source string) int {
+			n := w.held[source]
+			delete(w.held, source)
+			return n
+		},
+		TestContract: func(ctx context.Context, n registry.Name, draft registry.Contract, since time.Duration) (ContractTrial, error) {
+			return w.trial(ctx, n, draft, since)
+		},
 	}
 }
 
@@ -178,6 +199,7 @@ func (w *world) inspect(_ context.Context, n registry.Name) (i Inspection, ok bo
 		return i, false, nil
 	}
 	i.Instances = e.Explain(time.Now())
+	i.Rollout = w.rollout
 	if !w.waits.IsZero() {
 		i.Until, i.Why = w.waits, "additions window"
 	}
