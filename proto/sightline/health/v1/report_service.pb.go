@@ -647,11 +647,12 @@ type ProbeBatch struct {
 	Instance []uint32 `protobuf:"varint,2,rep,packed,name=instance,proto3" json:"instance,omitempty"`
 	// How each probe ended.
 	Result []ProbeResult `protobuf:"varint,3,rep,packed,name=result,proto3,enum=sightline.health.v1.ProbeResult" json:"result,omitempty"`
-	// Time each probe took, in microseconds.
+	// Time each probe took, in microseconds; may be empty.
 	LatencyMicros []uint32 `protobuf:"varint,4,rep,packed,name=latency_micros,json=latencyMicros,proto3" json:"latency_micros,omitempty"`
-	// Age of each result when the batch was sent, in milliseconds.
+	// Age of each result when the batch was sent, in milliseconds; may be empty.
 	AgeMillis []uint32 `protobuf:"varint,5,rep,packed,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"`
-	// Instances whose dial-back met the registered identity at the address.
+	// Positions of the instances whose dial-back met the registered identity at
+	// the address.
 	DialedBack    []uint32 `protobuf:"varint,6,rep,packed,name=dialed_back,json=dialedBack,proto3" json:"dialed_back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -923,7 +924,7 @@ func (x *OutcomeBind) GetReporters() []string {
 type OutcomeBatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Length of the interval that the counts cover, ending when the batch was
-	// sent.
+	// sent; 2 s as a rule. Counts of more than 5 s are a backlog, and stale.
 	Interval *durationpb.Duration `protobuf:"bytes,1,opt,name=interval,proto3" json:"interval,omitempty"`
 	// Positions of the instances called.
 	Instance []uint32 `protobuf:"varint,2,rep,packed,name=instance,proto3" json:"instance,omitempty"`
@@ -934,11 +935,11 @@ type OutcomeBatch struct {
 	// Calls that ended well within the interval.
 	Ok []uint32 `protobuf:"varint,5,rep,packed,name=ok,proto3" json:"ok,omitempty"`
 	// Calls that failed for a reason of the instance's within the interval,
-	// refused connections included.
+	// refused connections included; may be empty.
 	Failed []uint32 `protobuf:"varint,6,rep,packed,name=failed,proto3" json:"failed,omitempty"`
-	// Connections refused within the interval.
+	// Connections refused within the interval; may be empty.
 	Refused []uint32 `protobuf:"varint,7,rep,packed,name=refused,proto3" json:"refused,omitempty"`
-	// Calls that had not ended at the end of the interval.
+	// Calls that had not ended at the end of the interval; may be empty.
 	InProgress    []uint32 `protobuf:"varint,8,rep,packed,name=in_progress,json=inProgress,proto3" json:"in_progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1132,12 +1133,15 @@ func (x *WatchAssignmentRequest) GetGeneration() uint64 {
 	return 0
 }
 
-// WatchAssignmentResponse is the assignment, or a change of it.
+// WatchAssignmentResponse is the assignment, or a change of it. A stream begins
+// with one that is full; an assignment of many targets follows it in parts.
 type WatchAssignmentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Grows with every change; the prober repeats it in its batches.
+	// Grows with every change, over restarts of the server too; the prober
+	// repeats it in its batches.
 	Generation uint64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
-	// The targets are all there are: what is not among them is dropped.
+	// The targets are all there are, but for parts that follow: what is not among
+	// them is dropped.
 	Full bool `protobuf:"varint,2,opt,name=full,proto3" json:"full,omitempty"`
 	// Targets that are new or changed.
 	Targets []*Target `protobuf:"bytes,3,rep,name=targets,proto3" json:"targets,omitempty"`
@@ -1225,7 +1229,8 @@ type Target struct {
 	Identity string `protobuf:"bytes,6,opt,name=identity,proto3" json:"identity,omitempty"`
 	// Zone of the instance.
 	Zone string `protobuf:"bytes,7,opt,name=zone,proto3" json:"zone,omitempty"`
-	// How to ask; interval and timeout are the cadence that holds now.
+	// How to ask; interval and timeout are the cadence that holds now. Not given:
+	// the target is not probed, only dialled back.
 	Probe *v1.Probe `protobuf:"bytes,8,opt,name=probe,proto3" json:"probe,omitempty"`
 	// Dial back: connect over mutual TLS and compare the identity.
 	DialBack bool `protobuf:"varint,9,opt,name=dial_back,json=dialBack,proto3" json:"dial_back,omitempty"`

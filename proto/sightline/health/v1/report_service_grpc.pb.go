@@ -32,8 +32,9 @@ const (
 // ReportService takes evidence in. Streams bind ids at their start, so that a
 // sample carries an index and never a string; batches are columns: the entries
 // at the same position of a batch's lists belong together, and lists of
-// different lengths are INVALID_ARGUMENT. Samples are lossy by contract; what
-// is dropped is counted in the answer.
+// different lengths are INVALID_ARGUMENT; a list of which it is said that it may
+// be empty stands for zeros then. Samples are lossy by contract; what is dropped
+// is counted in the answer.
 type ReportServiceClient interface {
 	// ReportSelf takes an instance's word about itself.
 	ReportSelf(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ReportSelfRequest, ReportSelfResponse], error)
@@ -120,8 +121,9 @@ type ReportService_WatchAssignmentClient = grpc.ServerStreamingClient[WatchAssig
 // ReportService takes evidence in. Streams bind ids at their start, so that a
 // sample carries an index and never a string; batches are columns: the entries
 // at the same position of a batch's lists belong together, and lists of
-// different lengths are INVALID_ARGUMENT. Samples are lossy by contract; what
-// is dropped is counted in the answer.
+// different lengths are INVALID_ARGUMENT; a list of which it is said that it may
+// be empty stands for zeros then. Samples are lossy by contract; what is dropped
+// is counted in the answer.
 type ReportServiceServer interface {
 	// ReportSelf takes an instance's word about itself.
 	ReportSelf(grpc.ClientStreamingServer[ReportSelfRequest, ReportSelfResponse]) error
