@@ -31,6 +31,13 @@ type Config struct {
 	// higher version than ours. It reports whether one will be published; a
 	// service is stamped anew at most once per process start.
 	Restamp func(views.Name) bool
+	// Loads takes in what callers report of their calls, over LRS. It is called
+	// on the streams' goroutines and must not block for long; the report is its
+	// own. Without it the reports are read and dropped.
+	Loads func(LoadReport)
+	// Connection names the connection of a stream: ADS and LRS of a client share
+	// one. Nil: the two addresses of its peer.
+	Connection func(context.Context) string
 
 	Limits     limits.XDS     // zero: the limits that ship
 	Identifier string         // named in every response: this replica and its region
@@ -52,6 +59,9 @@ type Events struct {
 	Throttled     func(who identity.Principal, node string)                     // a stream's requests come too fast, and wait
 	Refused       func(who identity.Principal, service views.Name)              // an existing service, outside the caller's scope, was asked for
 	Unrenderable  func(typ, name string, reason error)                          // a resource breaks a rule of its clients, and was not sent
+
+	LoadStreams func(kind LoadKind, delta int)                                           // LRS streams opened (+1), closed (-1)
+	LoadDropped func(who identity.Principal, service views.Name, why LoadDrop, entries int) // entries of a load report were not taken in; the name is zero when it is of no service
 }
 
 // Rejection is one response that a client refused.
