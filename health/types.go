@@ -55,21 +55,52 @@ type Verdict struct {
 	Member   bool   // admitted once, and wanted by its authority
 	Draining bool   // leaves the views while others serve
 	Weight   uint32 // base × ramp × degraded, at least 1
+	Full     uint32 // what Weight would be without the ramp; 0: the base weight
 	Ramping  bool   // below full weight because of a ramp
 	RampHeld bool   // the ramp's next step waits for evidence
+	// Ramp and Kept are the percents that a ramp has reached, and that
+	// degradation leaves; 100 where there is none.
+	Ramp, Kept uint32
 	// Overridden: out by an operator's word; not counted in the guard's M.
 	Overridden bool
 	// Quarantined holds the member out beside its verdict; Flaps is how many
 	// changes led there (the guard lifts the fewest first).
-	Quarantined bool
-	Flaps       int
+	// QuarantineEnds is when that ends; zero: it is not in quarantine.
+	Quarantined    bool
+	Flaps          int
+	QuarantineEnds time.Time
 	// Confirmed says that the guard must not undo this withdrawal: a lapsed
 	// lease, callers, two classes, or a dead zone found it (HEALTH.md §8).
 	Confirmed bool
-	Rule      Rule
+	// DeadZone: its zone is dead by the word of all probers outside
+	// (HEALTH.md §6), whatever the instance's own state.
+	DeadZone bool
+	// Waits says what holds a withdrawal back that a rule asks for.
+	Waits Wait
+	Rule  Rule
 	OutBy     Rule   // what took it out, NoRule while it is in
 	Detail    string // the numbers, for a person
 	Since     time.Time
 	// Classes that are supplied for the instance, and those of them that are fresh.
 	Supplied, Fresh registry.ClassSet
+	// Primary is the class that decides, at most one; empty: none speaks.
+	Primary registry.ClassSet
 }
+
+// Wait is what holds a withdrawal back.
+type Wait uint8
+
+// What a withdrawal can wait for.
+const (
+	NoWait Wait = iota
+	// WaitsBrake: the region's brake on withdrawals by observation (HEALTH.md §6).
+	WaitsBrake
+	// WaitsThird: callers' word alone already holds out what it may of the
+	// service (HEALTH.md §2).
+	WaitsThird
+)
+
+var waitNames = [...]string{"", "brake", "callers-third"}
+
+// String is the wait's name on every surface; empty where nothing is held back.
+func (w Wait) String() string { return waitNames[w] }

@@ -62,6 +62,7 @@ func (s *assembly) draft() {
 	for _, i := range s.byRole[counted] {
 		s.list(i)
 	}
+	s.raiseRamps()
 	s.serving = s.ruling.region.serving
 	for _, i := range s.byRole[leaving] {
 		i.draft.Draining = true

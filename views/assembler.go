@@ -36,6 +36,7 @@ type Assembler struct {
 
 	restored   []*instance       // known from the last published view alone, when it was made
 	remembered map[UID]time.Time // own localities of a checkpoint whose rows are still to come
+	raised     map[UID]uint32    // raised ramps of a checkpoint whose rows are still to come
 	emptiedBy  registry.Removal  // why members were removed since somebody was listed last
 	serving    bool              // somebody served when last assembled
 	standingIn bool              // unadmitted instances stood in when last assembled
@@ -59,6 +60,7 @@ type instance struct {
 	digest    [32]byte
 	own       bool
 	fullSince time.Time
+	raised    uint32 // thousandths of its full weight that its ramp was raised to
 }
 
 // role is the part that an instance plays in the service's set.
@@ -95,6 +97,7 @@ func NewAssembler(name Name, m Memory) *Assembler {
 		guard:      guard{trips: map[string]*Trip{}, lifted: map[UID]bool{}},
 		hadMembers: m.HadMembers,
 		remembered: map[UID]time.Time{},
+		raised:     map[UID]uint32{},
 	}
 	for _, t := range m.Trips {
 		a.guard.trips[t.Zone] = &t
@@ -107,6 +110,9 @@ func NewAssembler(name Name, m Memory) *Assembler {
 	}
 	for _, o := range m.Own {
 		a.remembered[o.UID] = o.FullSince
+	}
+	for _, r := range m.Raised {
+		a.raised[r.UID] = min(r.To, rampFull)
 	}
 	a.last = Candidate{Name: name}
 	return a
@@ -124,6 +130,9 @@ func (a *Assembler) Memory() Memory {
 	for _, i := range a.order {
 		if i.own {
 			m.Own = append(m.Own, OwnLocality{i.uid, i.fullSince})
+		}
+		if i.raised > 0 {
+			m.Raised = append(m.Raised, RaisedRamp{i.uid, i.raised})
 		}
 	}
 	return m
@@ -170,7 +179,7 @@ func (a *Assembler) absorb(ch *registry.Change) {
 	a.service, a.contract = ch.Service, ch.Contract
 	if ch.Service == nil {
 		*a = Assembler{name: a.name, revision: a.revision, base: a.base, last: a.last, rows: map[UID]*instance{},
-			guard: guard{trips: map[string]*Trip{}, lifted: map[UID]bool{}}, remembered: map[UID]time.Time{}}
+			guard: guard{trips: map[string]*Trip{}, lifted: map[UID]bool{}}, remembered: map[UID]time.Time{}, raised: map[UID]uint32{}}
 		return
 	}
 	if ch.DamagedRows == 0 {
@@ -197,6 +206,8 @@ func (a *Assembler) insert(i *instance) {
 		i.own, i.fullSince = true, since
 		delete(a.remembered, i.uid)
 	}
+	i.raised = a.raised[i.uid]
+	delete(a.raised, i.uid)
 	a.rows[i.uid] = i
 	at, _ := slices.BinarySearchFunc(a.order, i.uid, byUID)
 	a.order = slices.Insert(a.order, at, i)

@@ -75,13 +75,15 @@ type Incident struct {
 
 // Memory is what an Assembler must not forget over a restart. It rides in the
 // evaluator's checkpoint; every field may be lost, at the price of a release
-// without its 30 s, a form without its hysteresis, or a locality that moves.
+// without its 30 s, a form without its hysteresis, a locality that moves, or a
+// ramp that goes back to its step.
 type Memory struct {
 	HadMembers bool          `json:",omitempty"` // the service has had a member
 	Trips      []Trip        `json:",omitempty"` // tripped guards, by group
 	Lifted     []UID         `json:",omitempty"` // quarantines that the guard lifted
 	Forms      []Form        `json:",omitempty"` // form in each size class; empty: none chosen yet
 	Own        []OwnLocality `json:",omitempty"` // members with a locality of their own
+	Raised     []RaisedRamp  `json:",omitempty"` // ramps that were raised and have not ended
 }
 
 // Dated reports whether the memory holds any time at all.
@@ -121,6 +123,14 @@ type Trip struct {
 type OwnLocality struct {
 	UID       UID
 	FullSince time.Time // since when its weight is full; zero while it is not
+}
+
+// RaisedRamp is a ramping member whose weight was raised (HEALTH.md §7).
+type RaisedRamp struct {
+	UID UID
+	// To is the part of its full weight, in thousandths, under which the
+	// member's weight does not fall while this ramp lasts.
+	To uint32
 }
 
 // Outcome says what became of a candidate.

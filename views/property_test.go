@@ -112,11 +112,12 @@ func (e *estate) judge(w *world) {
 }
 
 func (e *estate) verdict(uid UID) health.Verdict {
-	bits := rapid.IntRange(0, 1<<12-1).Draw(e.t, "verdict")
+	bits := rapid.IntRange(0, 1<<24-1).Draw(e.t, "verdict")
 	one := func(n, of int) bool { r := bits % of; bits /= of; return r < n }
 	return health.Verdict{
 		UID: uid, State: State(bits % 4), Member: one(7, 8), Overridden: one(1, 8), Draining: one(1, 8),
-		Quarantined: one(1, 4), Flaps: bits % 7, Confirmed: one(1, 2), Ramping: one(1, 2), Weight: uint32(1 + bits*13%100),
+		Quarantined: one(1, 4), Flaps: bits % 7, Confirmed: one(1, 2), Ramping: one(2, 3), RampHeld: one(1, 4),
+		Full: uint32(bits%3) * 50, Weight: uint32(1 + bits*13%100),
 	}
 }
 
@@ -132,6 +133,7 @@ func (e *estate) offer(w *world) {
 		e.checkHashes(c.View)
 		e.checkFloor(w, c.View)
 		e.checkEmpty(w, before, c)
+		e.checkRamps(w, c.View)
 	}
 	r := e.p.Publish(e.now, c)
 	w.a.Published(r.Held)

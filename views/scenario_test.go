@@ -28,6 +28,7 @@ type world struct {
 	rows     map[UID]*registry.Instance
 	verdicts map[UID]health.Verdict
 	touched  map[UID]bool
+	raised   map[UID]raisedRamp // as of the last check
 }
 
 var scenarioStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -41,6 +42,7 @@ func newWorld(c PublisherConfig) *world {
 func (w *world) fresh(m Memory) {
 	w.a = NewAssembler(w.name, m)
 	w.rows, w.verdicts, w.touched = map[UID]*registry.Instance{}, map[UID]health.Verdict{}, map[UID]bool{}
+	w.raised = nil
 	w.service = &registry.Service{Name: w.name, Ports: []Port{{Name: "grpc", Number: 8080, Protocol: registry.GRPC}}}
 	w.contract = registry.Contract{Name: w.name, GuardPercent: 50}
 }
@@ -225,6 +227,9 @@ func (w *world) add(t *testing.T, which string, args []string) {
 				row.Zone = value
 			case "unproved":
 				row.Proof = registry.Unproved
+			case "base":
+				row.Weight = uint32(number(t, value))
+				v.Weight = row.Weight
 			default:
 				set(t, &v, arg)
 			}
@@ -259,8 +264,12 @@ func set(t *testing.T, v *health.Verdict, arg string) {
 		v.Weight = uint32(number(t, value))
 	case "ramping":
 		v.Ramping = true
+	case "held": // the ramp's next step waits
+		v.RampHeld = true
+	case "whole":
+		v.Full = uint32(number(t, value))
 	case "full":
-		v.Ramping, v.Weight = false, 100
+		v.Ramping, v.RampHeld, v.Weight = false, false, 100
 	case "unadmitted":
 		v.Member, v.State, v.Rule = false, Unknown, health.Admission
 	case "admitted":
