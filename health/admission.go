@@ -26,7 +26,7 @@ func (e *Evaluator) admit(i *instance, now time.Time) (waits note, admitted bool
 	case i.self.newest.status == NotServing:
 		return noteUnadmittedNotServing, false
 	case i.profile.Supplies == 0, e.good(i, now):
-	case e.terms.silence == registry.SilenceIneligible, now.Before(e.admitsAt(i)):
+	case i.terms.silence == registry.SilenceIneligible, now.Before(e.admitsAt(i)):
 		// A contract that calls silence ineligible does not admit on it.
 		return noteUnadmittedWaits, false
 	}

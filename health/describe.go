@@ -15,7 +15,7 @@ func (e *Evaluator) describe(i *instance, n note, fresh registry.ClassSet) strin
 	case noteLapsed:
 		return fmt.Sprintf("lease of %s not renewed in time; returns after one full term of renewals", i.row.Lease)
 	case noteNotServing:
-		return fmt.Sprintf("self reports NOT_SERVING; returns after %s of SERVING", e.terms.returnHold)
+		return fmt.Sprintf("self reports NOT_SERVING; returns after %s of SERVING", i.terms.returnHold)
 	case noteHeld:
 		return e.describeHold(i)
 	case noteSilent:
@@ -47,7 +47,7 @@ func (e *Evaluator) describeUnadmitted(i *instance, n note) string {
 	case noteUnadmittedNotServing:
 		return "not admitted: self reports NOT_SERVING"
 	case noteUnadmittedWaits:
-		if e.terms.silence == registry.SilenceIneligible {
+		if i.terms.silence == registry.SilenceIneligible {
 			return fmt.Sprintf("not admitted: waits for first good evidence of %s", classNames(i.profile.Supplies))
 		}
 		return fmt.Sprintf("not admitted: waits for first good evidence of %s, or %s of silence",
@@ -65,9 +65,9 @@ func (e *Evaluator) describeHold(i *instance) string {
 		case R1:
 			waits = append(waits, fmt.Sprintf("one full term (%s) of renewals after a lapse", i.row.Lease))
 		case R2:
-			waits = append(waits, fmt.Sprintf("%s of SERVING after NOT_SERVING", e.terms.returnHold))
+			waits = append(waits, fmt.Sprintf("%s of SERVING after NOT_SERVING", i.terms.returnHold))
 		default:
-			waits = append(waits, fmt.Sprintf("%s of good evidence after silence", e.terms.returnHold))
+			waits = append(waits, fmt.Sprintf("%s of good evidence after silence", i.terms.returnHold))
 		}
 	}
 	return "held out for " + strings.Join(waits, " and ")

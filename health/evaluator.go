@@ -19,7 +19,12 @@ type Evaluator struct {
 	name  registry.Name
 	start time.Time
 
-	terms     terms
+	terms     *terms            // of the contract that is in effect everywhere
+	zoneTerms map[string]*terms // and of another one where that is in effect
+	callers   *callers
+	stance    *Stance
+	// withdrawn counts by zone whom R3–R5 took out since the last Tally.
+	withdrawn map[string]int
 	instances map[registry.UID]*instance
 	members   int    // instances with member set
 	memory    Memory // of before the start; consulted by Load
@@ -36,13 +41,6 @@ type Evaluator struct {
 	steadiestKnown bool
 }
 
-// terms are what the contract says about evidence.
-type terms struct {
-	silence      registry.SilencePolicy
-	returnHold   time.Duration
-	probeSilence time.Duration
-}
-
 // New returns the evaluator of a service, without instances. Start is when this
 // process began to look: at a start of the server, the moment its desired state
 // was loaded. Memory is what a checkpoint remembered; the zero Memory admits
@@ -51,6 +49,8 @@ func New(name registry.Name, start time.Time, memory Memory) *Evaluator {
 	return &Evaluator{
 		name:      name,
 		start:     start,
+		terms:     termsOf(registry.Contract{}),
+		callers:   newCallers(),
 		instances: make(map[registry.UID]*instance),
 		memory:    memory,
 	}
@@ -66,7 +66,7 @@ func (e *Evaluator) Len() int { return len(e.instances) }
 // memory does not name as unadmitted is a member, and the remembered verdicts
 // stand until evidence or silence speaks (HEALTH.md §1).
 func (e *Evaluator) Load(c registry.Change) {
-	e.takeContract(c.Contract)
+	e.SetContract(e.start, c.Contract, "")
 	for k := range c.Instances {
 		if c.Instances[k].Row != nil {
 			e.load(&c.Instances[k])
@@ -88,7 +88,7 @@ func (e *Evaluator) load(c *registry.InstanceChange) {
 // Apply takes a registry change: new, changed and removed rows, and the
 // contract. Removed instances leave with a transition at the next Judge.
 func (e *Evaluator) Apply(now time.Time, c registry.Change) {
-	e.takeContract(c.Contract)
+	e.SetContract(now, c.Contract, "")
 	for k := range c.Instances {
 		if c.Instances[k].Row != nil {
 			e.put(&c.Instances[k], now)
@@ -106,30 +106,10 @@ func (e *Evaluator) Apply(now time.Time, c registry.Change) {
 	}
 }
 
-func (e *Evaluator) takeContract(c registry.Contract) {
-	hold := c.ReturnHold
-	if hold <= 0 {
-		hold = 15 * time.Second
-	}
-	interval, timeout := c.Probe.Interval, c.Probe.Timeout
-	if interval <= 0 {
-		interval, timeout = 2*time.Second, time.Second
-	}
-	t := terms{silence: c.Silence, returnHold: hold, probeSilence: 3*interval + timeout}
-	if t == e.terms {
-		return
-	}
-	e.terms = t
-	for _, i := range e.instances {
-		e.forgiveSilence(i)
-		e.touch(i)
-	}
-}
-
 // forgiveSilence clears what silence took out where silence takes nobody out
 // any more: nothing else could bring back an instance that is never heard of.
 func (e *Evaluator) forgiveSilence(i *instance) {
-	if e.terms.silence != registry.SilenceIneligible || i.profile.Supplies == 0 {
+	if i.terms.silence != registry.SilenceIneligible || i.profile.Supplies == 0 {
 		i.outs.clear(R6)
 	}
 }
@@ -147,13 +127,13 @@ func (e *Evaluator) put(c *registry.InstanceChange, now time.Time) {
 		i.lease = lease{}
 		i.outs.clear(R1)
 	}
-	i.row, i.profile = c.Row, c.Profile
+	i.row, i.profile, i.terms = c.Row, c.Profile, e.termsIn(c.Row.Zone)
 	e.forgiveSilence(i)
 	e.touch(i)
 }
 
 func (e *Evaluator) insert(c *registry.InstanceChange, now time.Time) *instance {
-	i := &instance{row: c.Row, profile: c.Profile, quietFrom: now}
+	i := &instance{row: c.Row, profile: c.Profile, terms: e.termsIn(c.Row.Zone), quietFrom: now}
 	i.verdict = Verdict{UID: c.UID, Since: now}
 	i.lease.grant(now)
 	e.instances[c.UID] = i
@@ -229,6 +209,31 @@ func compareSamples(a, b Sample) int {
 func (s *Sample) acceptable(now time.Time) bool {
 	return s.Class == registry.ClassSelf && s.Status > NoStatus && s.Status <= NotServing &&
 		s.Interval >= 0 && !s.At.After(now.Add(futureSlack)) && !s.At.Before(now.Add(-maxSampleAge))
+}
+
+// ObserveOutcomes records one reporter's counts, and returns how many of its
+// entries were refused: of an unknown instance, without meaning, from the
+// future, or of a backlog.
+func (e *Evaluator) ObserveOutcomes(now time.Time, o *Outcomes) (refused int) {
+	return e.callers.hear(now, o, func(uid registry.UID) *instance { return e.instances[uid] }, e.touch)
+}
+
+// Stand takes what the region's observers make of themselves. The value is
+// kept, and must not change.
+func (e *Evaluator) Stand(now time.Time, s *Stance) {
+	if s == e.stance {
+		return
+	}
+	e.stance = s
+	for _, i := range e.instances {
+		e.touch(i)
+	}
+}
+
+// ReleaseQuarantine ends an instance's quarantine by an operator's word. It
+// reports false where none runs.
+func (e *Evaluator) ReleaseQuarantine(now time.Time, uid registry.UID) bool {
+	return false
 }
 
 // LateAfter is how long after the last tick a tick counts as a gap of our own:

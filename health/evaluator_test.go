@@ -326,7 +326,7 @@ func TestExplainGivesTheEvidence(t *testing.T) {
 	if x.Lease == nil || !x.Lease.Renewed.Equal(at) || !x.Lease.Ends.Equal(at.Add(25*time.Second)) || !x.Lease.Lapsed.IsZero() {
 		t.Errorf("lease: %+v", x.Lease)
 	}
-	if len(x.Holds) != 1 || x.Holds[0] != (Hold{R2, at, back.Add(15 * time.Second)}) {
+	if len(x.Holds) != 1 || x.Holds[0] != (Hold{Rule: R2, Since: at, Until: back.Add(15 * time.Second)}) {
 		t.Errorf("holds: %+v", x.Holds)
 	}
 	if got := x.SilentAt[registry.ClassSelf]; !got.Equal(back.Add(6 * time.Second)) {

@@ -98,9 +98,12 @@ const (
 	// SuspectLeases: so many leases lapsed within one term that the renewal
 	// path is suspect (HEALTH.md §6).
 	SuspectLeases IncidentKind = iota
+	// InQuarantine: an instance changed so often that it is held out for a
+	// while (HEALTH.md §7). It is for the instance's owner.
+	InQuarantine
 )
 
-var incidentNames = [...]string{"suspect-leases"}
+var incidentNames = [...]string{"suspect-leases", "quarantine"}
 
 // String is the incident's name in logs and metrics.
 func (k IncidentKind) String() string { return incidentNames[k] }
@@ -110,6 +113,27 @@ type Incident struct {
 	Kind   IncidentKind
 	Detail string // the numbers
 	At     time.Time
+	// UID is the instance that it is about; 0: the service. Flaps and Until are
+	// a quarantine's history, oldest first, and its end.
+	UID   registry.UID
+	Flaps []Flap
+	Until time.Time
+}
+
+// Flap is one change between serving and ineligible.
+type Flap struct {
+	At      time.Time
+	Serving bool // it came back; false: it went out
+	Rule    Rule // that decided
+}
+
+// Probing says how an instance is to be probed, where that is not as its
+// contract says.
+type Probing struct {
+	UID        registry.UID
+	Confirming bool // every 10 s: its callers decide (HEALTH.md §3)
+	Third      bool // two probers disagree: a third decides
+	Gone       bool // the instance is no more
 }
 
 // Judgement is what a judgement changed.
@@ -123,11 +147,15 @@ type Judgement struct {
 	// asks the registry to remove them (registry.LapsedOut). They are named
 	// again every minute until they are gone.
 	AgedOut []registry.UID
+	// Probing holds what changed in how instances are to be probed. Of whom
+	// nothing was ever said, neither of the two flags holds.
+	Probing []Probing
 	// Next is when to judge again without new input; zero: never.
 	Next time.Time
 }
 
 // Empty reports whether the judgement changed nothing.
 func (o *Judgement) Empty() bool {
-	return len(o.Changed) == 0 && len(o.Transitions) == 0 && len(o.Incidents) == 0 && len(o.AgedOut) == 0
+	return len(o.Changed) == 0 && len(o.Transitions) == 0 && len(o.Incidents) == 0 && len(o.AgedOut) == 0 &&
+		len(o.Probing) == 0
 }

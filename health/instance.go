@@ -11,6 +11,7 @@ import (
 type instance struct {
 	row     *registry.Instance
 	profile registry.Profile
+	terms   *terms // of the contract that holds for it
 	// quietFrom is where silence is counted from while nothing was heard: the
 	// latest of birth, own start, and the end of an own gap.
 	quietFrom time.Time
@@ -21,9 +22,10 @@ type instance struct {
 	member bool
 	stands bool // the checkpointed state speaks until evidence or silence does
 
-	self  selfWord
-	lease lease
-	outs  outs
+	self   selfWord
+	probes probes
+	lease  lease
+	outs   outs
 
 	verdict Verdict // last one handed out, or the state remembered from before a start
 	note    note    // what its text says

@@ -89,5 +89,5 @@ func (e *Evaluator) heldGood(i *instance, now time.Time) time.Time {
 	if i.self.servingSince.IsZero() || !now.Before(e.silentAt(i, registry.ClassSelf)) {
 		return time.Time{}
 	}
-	return i.self.servingSince.Add(e.terms.returnHold)
+	return i.self.servingSince.Add(i.terms.returnHold)
 }

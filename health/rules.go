@@ -124,7 +124,7 @@ func (e *Evaluator) silent(i *instance, now time.Time) (finding, bool) {
 	if _, silent := e.allSilent(i, now); !silent {
 		return finding{}, false
 	}
-	if e.terms.silence == registry.SilenceIneligible {
+	if i.terms.silence == registry.SilenceIneligible {
 		i.outs.set(R6, now)
 		return finding{state: Ineligible, rule: R6, note: noteSilent}, true
 	}

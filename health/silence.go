@@ -24,7 +24,7 @@ func (e *Evaluator) silentAt(i *instance, c registry.EvidenceClass) time.Time {
 	case registry.ClassSelf:
 		return from.Add(i.self.silence())
 	case registry.ClassProbe:
-		return from.Add(e.terms.probeSilence)
+		return from.Add(i.terms.probeSilence(false))
 	default:
 		return laterOf(from.Add(callersSilence), i.startLimit)
 	}

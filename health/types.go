@@ -76,11 +76,11 @@ type Verdict struct {
 	// (HEALTH.md §6), whatever the instance's own state.
 	DeadZone bool
 	// Waits says what holds a withdrawal back that a rule asks for.
-	Waits Wait
-	Rule  Rule
-	OutBy     Rule   // what took it out, NoRule while it is in
-	Detail    string // the numbers, for a person
-	Since     time.Time
+	Waits  Wait
+	Rule   Rule
+	OutBy  Rule   // what took it out, NoRule while it is in
+	Detail string // the numbers, for a person
+	Since  time.Time
 	// Classes that are supplied for the instance, and those of them that are fresh.
 	Supplied, Fresh registry.ClassSet
 	// Primary is the class that decides, at most one; empty: none speaks.
