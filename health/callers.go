@@ -21,8 +21,6 @@ type callers struct {
 
 // callersQuestion says under which bar an instance is read.
 type callersQuestion struct {
-	// sibling says which instances may serve as siblings now: the service's
-	// other members, those that have once reached full weight if there are any.
 	// trial: after a withdrawal on callers' word, until the ramp of its return
 	// ends (HEALTH.md §3); ramping: a member within a ramp.
 	trial, ramping bool
@@ -41,7 +39,7 @@ type callersReading struct {
 	enough   bool      // ≥20 decayed samples from ≥2 reporters that count (5 while it ramps)
 	few      bool      // below 10 decayed samples, or fewer than 2 that count
 	over     bool      // over the line
-	good     bool      // at or under the in-line, as excess
+	good     bool      // at or under the in-line, as excess; false where none counts
 	// application: every reporter against is a stock gRPC client, while at least
 	// two others count and none is against.
 	application bool
@@ -61,7 +59,15 @@ func (c *callers) hear(now time.Time, o *Outcomes, find func(registry.UID) *inst
 	return len(o.Entries)
 }
 
-// read says what callers think of an instance.
+// settle opens the readings of one judgement: it fixes at now who may serve as a
+// sibling (the service's members, those that have once reached full weight if
+// there are any; that an instance is no sibling of itself is seen to here), so
+// that no reading depends on what the judgement did to others before it. Nil:
+// every instance. It forgets what has gone stale.
+func (c *callers) settle(now time.Time, sibling func(*instance) bool) {}
+
+// read says what callers think of an instance, as of the last settle; it is to be
+// called with the same now.
 func (c *callers) read(i *instance, now time.Time, q callersQuestion) callersReading {
 	return callersReading{}
 }
@@ -77,3 +83,24 @@ func (c *callers) drop(i *instance) {}
 
 // gap says that nothing was heard until now.
 func (c *callers) gap(now time.Time) {}
+
+// CallerScore is one reporter's word on an instance, for whoever asks why.
+type CallerScore struct {
+	Reporter Reporter // zero for a pool
+	Kind     ReporterKind
+	// Samples and Failures are decayed.
+	Samples, Failures, Score float64
+	// SiblingMedian is the lower median of its scores on the siblings; 0 where it
+	// has none.
+	SiblingMedian float64
+	Counts        bool // it may speak of the instance
+	Against       bool // it speaks against it
+	Pool          bool // many small reporters in one
+}
+
+// scores lists the reporters' words on an instance, those against it first, at
+// most maxTrackedReporters and the pools. Settle comes before it, as before read.
+func (c *callers) scores(i *instance, now time.Time, q callersQuestion) []CallerScore { return nil }
+
+// callersRow is what callers said of one instance.
+type callersRow struct{}
