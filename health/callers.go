@@ -84,23 +84,9 @@ func (c *callers) drop(i *instance) {}
 // gap says that nothing was heard until now.
 func (c *callers) gap(now time.Time) {}
 
-// CallerScore is one reporter's word on an instance, for whoever asks why.
-type CallerScore struct {
-	Reporter Reporter // zero for a pool
-	Kind     ReporterKind
-	// Samples and Failures are decayed.
-	Samples, Failures, Score float64
-	// SiblingMedian is the lower median of its scores on the siblings; 0 where it
-	// has none.
-	SiblingMedian float64
-	Counts        bool // it may speak of the instance
-	Against       bool // it speaks against it
-	Pool          bool // many small reporters in one
-}
-
 // scores lists the reporters' words on an instance, those against it first, at
 // most maxTrackedReporters and the pools. Settle comes before it, as before read.
-func (c *callers) scores(i *instance, now time.Time, q callersQuestion) []CallerScore { return nil }
+func (c *callers) scores(i *instance, now time.Time, q callersQuestion) []ReporterScore { return nil }
 
 // callersRow is what callers said of one instance.
 type callersRow struct{}

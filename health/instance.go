@@ -27,6 +27,8 @@ type instance struct {
 	lease  lease
 	outs   outs
 
+	callers *callersRow // owned by callers; nil: none was heard
+
 	verdict Verdict // last one handed out, or the state remembered from before a start
 	note    note    // what its text says
 	handed  bool    // verdict was handed out
