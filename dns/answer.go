@@ -3,6 +3,8 @@ package dns
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	mdns "github.com/miekg/dns"
@@ -232,7 +234,8 @@ func guardError(v *views.View) *mdns.EDNS0_EDE {
 }
 
 // stateText is the content of _sightline.<svc>: what the other surfaces show
-// beside the members.
+// beside the members. A member's own state and capability are on Resolve and
+// Watch; a TXT record counts and lists them.
 func stateText(v *views.View) []string {
 	guard := "guard=off"
 	if v.Guard.Tripped {
@@ -242,9 +245,53 @@ func stateText(v *views.View) []string {
 		"view=" + v.Version().String(),
 		"confidence=" + v.Confidence.String(),
 		guard,
+		"state=" + stateCounts(v),
+		"capability=" + capabilities(v),
 		fmt.Sprintf("listed=%d", v.ListedCount),
 		fmt.Sprintf("members=%d", len(v.Members)),
 	}
+}
+
+// stateCounts says how many members are in which state.
+func stateCounts(v *views.View) string {
+	var counts [views.Ineligible + 1]int
+	for _, m := range v.Members {
+		counts[m.State]++
+	}
+	var out []string
+	for _, s := range [...]views.State{views.Eligible, views.Degraded, views.Unknown, views.Ineligible} {
+		if counts[s] > 0 {
+			out = append(out, fmt.Sprintf("%s:%d", s, counts[s]))
+		}
+	}
+	return orNone(out)
+}
+
+// maxCapabilities is how many profile names a TXT record lists: with that many
+// its string stays below the 255 bytes that one holds.
+const maxCapabilities = 3
+
+// capabilities lists the profiles of the members; members without one supply
+// no evidence class.
+func capabilities(v *views.View) string {
+	var names []string
+	for _, m := range v.Members {
+		if m.Capability != "" && !slices.Contains(names, m.Capability) { // there are one or two
+			names = append(names, m.Capability)
+		}
+	}
+	slices.Sort(names)
+	if left := len(names) - maxCapabilities; left > 0 {
+		names = append(names[:maxCapabilities], fmt.Sprintf("+%d", left))
+	}
+	return orNone(names)
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ",")
 }
 
 func transport(p views.Port) string {

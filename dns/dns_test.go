@@ -2,7 +2,10 @@ package dns
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -72,6 +75,15 @@ func TestAnswers(t *testing.T) {
 	guarded := service("shop", "cart", true, "cart-1 10.0.1.1", "cart-2 10.0.1.2")
 	guarded.Guard = views.Guard{Tripped: true, Serving: 1, Members: 4}
 	guarded.Confidence = views.ConfidenceDegraded
+	for i, m := range guarded.Members {
+		m.State, m.Capability = views.State(i*3), []string{"probed", "grpc"}[i]
+	}
+	mixed := service("shop", "mixed", true, "m-1 10.0.4.1 100", "m-2 10.0.4.2 50", "m-3 10.0.4.3 1", "!m-4 10.0.4.4 1000")
+	mixed.Confidence = views.ConfidenceSingleClass
+	for i, m := range mixed.Members {
+		m.State = []views.State{views.Eligible, views.Degraded, views.Eligible, views.Ineligible}[i]
+		m.Capability = []string{"e", "b", "d", "a"}[i]
+	}
 	snap := views.NewSnapshot(true,
 		service("shop", "checkout", true, "checkout-1 10.0.0.1", "checkout-2 10.0.0.2", "!checkout-3 10.0.0.3"),
 		service("shop", "six", true, "six-1 2001:db8::1"),
@@ -79,7 +91,7 @@ func TestAnswers(t *testing.T) {
 		service("shop", "secret", false, "secret-1 10.0.2.1"),
 		service("vault", "keys", false, "keys-1 10.0.3.1"),
 		service("shop", "wide", true, manyMembers(40)...),
-		guarded,
+		guarded, mixed,
 	)
 	c := testComposer(t, "sightline.test.", "eu.sightline.test.")
 	policy := &authz.Policy{TrustDomain: "demo.test"}
@@ -212,20 +224,79 @@ func TestSameMembers(t *testing.T) {
 	})
 }
 
-// TestWeights: a member appears in weight ÷ highest weight of the answers.
+// TestWeights: a member appears in weight ÷ highest weight of the answers, and
+// no answer is empty for it. The variants are counted off one by one, so that
+// the shares are exact.
 func TestWeights(t *testing.T) {
 	c := testComposer(t, "z.test")
-	snap := views.NewSnapshot(true, service("a", "b", true, "full 10.0.0.1 100", "half 10.0.0.2 50", "least 10.0.0.3 1"))
+	rapid.Check(t, func(t *rapid.T) {
+		weights := rapid.SliceOfN(rapid.IntRange(1, 1000), 1, 12).Draw(t, "weights")
+		var specs []string
+		for i, w := range weights {
+			specs = append(specs, fmt.Sprintf("m%d 10.0.0.%d %d", i, i+1, w))
+		}
+		snap := views.NewSnapshot(true, service("a", "b", true, specs...))
+		seen := map[string]int{}
+		for r := range uint64(variants) {
+			answer := c.compose(question{name: "b.a.svc.z.test.", qtype: mdns.TypeA, random: r}, snap, nil0()).answer
+			if len(answer) == 0 {
+				t.Fatalf("variant %d of weights %v is empty", r, weights)
+			}
+			for _, rr := range answer {
+				seen[rr.(*mdns.A).A.String()]++
+			}
+		}
+		for i, w := range weights {
+			want := max(1, int(math.Round(float64(variants*w)/float64(slices.Max(weights)))))
+			if got := seen[fmt.Sprintf("10.0.0.%d", i+1)]; got != want {
+				t.Errorf("weights %v: m%d in %d of %d answers, want %d", weights, i, got, variants, want)
+			}
+		}
+	})
+}
+
+// TestCallsFollowTheWeights: who takes the first address of each answer, as most
+// callers do, sends calls by weight: those of equal weight get the same, and a
+// member at a tenth gets about a tenth of what a full one gets.
+func TestCallsFollowTheWeights(t *testing.T) {
+	c := testComposer(t, "z.test")
+	snap := views.NewSnapshot(true, service("a", "b", true,
+		"full-1 10.0.0.1 100", "full-2 10.0.0.2 100", "full-3 10.0.0.3 100", "ramp 10.0.0.4 10"))
+	first := map[string]int{}
+	// Every variant with every start: a period of the random numbers.
+	const period = variants * 3 * 4
+	for r := range uint64(period) {
+		first[c.compose(question{name: "b.a.svc.z.test.", qtype: mdns.TypeA, random: r}, snap, nil0()).answer[0].(*mdns.A).A.String()]++
+	}
+	if first["10.0.0.1"] != first["10.0.0.2"] || first["10.0.0.2"] != first["10.0.0.3"] {
+		t.Errorf("equal weights, unequal calls: %v", first)
+	}
+	// 3 of 32 variants hold the ramping one, and it is first in a quarter of those.
+	if want := period * 3 / variants / 4; first["10.0.0.4"] != want {
+		t.Errorf("%d calls to the ramping member, want %d: %v", first["10.0.0.4"], want, first)
+	}
+}
+
+// TestQuestionsAreSpread: pairs of A and AAAA questions, as resolvers ask them,
+// see every variant of both families; a counter in place of random numbers would
+// show each family half of them.
+func TestQuestionsAreSpread(t *testing.T) {
+	c := testComposer(t, "z.test")
+	snap := views.NewSnapshot(true, service("a", "b", true,
+		"full 10.0.0.1 100", "ramp 10.0.0.2 10", "six 2001:db8::1 100", "six-ramp 2001:db8::2 10"))
+	r := rand.New(rand.NewPCG(1, 2)) // as many as a server draws, the same in every run
 	seen := map[string]int{}
-	const rounds = variants * 100
-	for r := range uint64(rounds) {
-		for _, rr := range c.compose(question{name: "b.a.svc.z.test.", qtype: mdns.TypeA, random: r}, snap, nil0()).answer {
-			seen[rr.(*mdns.A).A.String()]++
+	const rounds = 4096
+	for range rounds {
+		for _, qtype := range [...]uint16{mdns.TypeA, mdns.TypeAAAA} {
+			for _, rr := range c.compose(question{name: "b.a.svc.z.test.", qtype: qtype, random: r.Uint64()}, snap, nil0()).answer {
+				seen[strings.Fields(rr.String())[4]]++
+			}
 		}
 	}
-	for addr, want := range map[string]int{"10.0.0.1": rounds, "10.0.0.2": rounds / 2, "10.0.0.3": rounds / variants} {
-		if seen[addr] != want {
-			t.Errorf("%s in %d of %d answers, want %d", addr, seen[addr], rounds, want)
+	for addr, share := range map[string]int{"10.0.0.1": variants, "2001:db8::1": variants, "10.0.0.2": 3, "2001:db8::2": 3} {
+		if want := rounds * share / variants; seen[addr] < want*3/4 || seen[addr] > want*5/4 {
+			t.Errorf("%s in %d of %d answers, want about %d", addr, seen[addr], rounds, want)
 		}
 	}
 }
