@@ -23,8 +23,7 @@ type Evaluator struct {
 	zoneTerms map[string]*terms // and of another one where that is in effect
 	callers   *callers
 	stance    *Stance
-	// withdrawn counts by zone whom R3–R5 took out since the last Tally.
-	withdrawn map[string]int
+	tally     tallying // for the region's observers
 	instances map[registry.UID]*instance
 	members   int    // instances with member set
 	memory    Memory // of before the start; consulted by Load
