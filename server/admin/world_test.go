@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -68,6 +69,8 @@ type world struct {
 	fullDisk   error
 	stance     *health.Stance
 	held       map[string]int // removals that a source's brake holds
+	flapping   map[registry.UID]int
+	released   []string
 	rollout    *Rollout
 	trial      func(context.Context, registry.Name, registry.Contract, time.Duration) (ContractTrial, error)
 }
@@ -147,6 +150,17 @@ func (w *world) config() Config {
 			return w.fullDisk
 		},
 		Stance: func() *health.Stance { return w.stance },
+		ReleaseQuarantine: func(_ context.Context, n registry.Name, uid registry.UID) (bool, error) {
+			_, ok := w.flapping[uid]
+			delete(w.flapping, uid)
+			w.released = append(w.released, fmt.Sprintf("%s/%s after %d records", n, uid, len(w.records)))
+			return ok, nil
+		},
+		ReleaseBrake: func(context.Context) (bool, error) {
+			w.released = append(w.released, fmt.Sprintf("region after %d records", len(w.records)))
+			w.stance = nil
+			return true, nil
+		},
 		ReleaseSource: func(source string) int {
 			n := w.held[source]
 			delete(w.held, source)
@@ -200,6 +214,12 @@ func (w *world) inspect(_ context.Context, n registry.Name) (i Inspection, ok bo
 	}
 	i.Instances = e.Explain(time.Now())
 	i.Rollout = w.rollout
+	for k := range i.Instances {
+		v := &i.Instances[k].Verdict
+		if v.Flaps = w.flapping[v.UID]; v.Flaps > 0 {
+			v.Quarantined = true
+		}
+	}
 	if !w.waits.IsZero() {
 		i.Until, i.Why = w.waits, "additions window"
 	}

@@ -56,6 +56,7 @@ const (
 	NotAttributable Code = 3002
 	GuardRefused    Code = 3003
 	LeaseGone       Code = 3004
+	NothingHeld     Code = 3005
 
 	ViewsLoading     Code = 4001
 	ResumeTooOld     Code = 4002

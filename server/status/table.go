@@ -130,6 +130,9 @@ func healthRows() []Entry {
 		{LeaseGone, "LEASE_GONE", codes.NotFound, "the lease is gone",
 			"the instance was deregistered, removed, or never existed",
 			"register again: a restart is a new instance with a new uid", "0.1", ""},
+		{NothingHeld, "NOTHING_HELD", codes.FailedPrecondition, "nothing is held back there",
+			"the quarantine or brake named holds nothing now; it may have ended by itself",
+			"look at what holds changes back: GetStatus lists every damper", "0.1", ""},
 	}
 }
 
