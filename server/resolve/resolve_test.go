@@ -56,7 +56,7 @@ func checkout() *views.View {
 		Ports: []views.Port{{Name: "grpc", Number: 8080}}, Guard: views.Guard{Tripped: true, Zones: []string{"a"}, Floor: 50, Members: 2},
 		Confidence: views.ConfidenceDegraded, ListedCount: 1,
 		Members: []*views.Member{
-			{UID: 1, Endpoint: views.Endpoint{Addr: netip.MustParseAddr("10.0.0.1")}, BaseWeight: 100, Weight: 1, State: views.Ineligible,
+			{UID: 1, Capability: "probed", Endpoint: views.Endpoint{Addr: netip.MustParseAddr("10.0.0.1")}, BaseWeight: 100, Weight: 1, State: views.Ineligible,
 				Listed: true, LastResort: true, Evidence: views.Evidence{Rule: "R4", Detail: "3 of 5 callers"}},
 			{UID: 2, Endpoint: views.Endpoint{URL: "https://f.example.org"}, BaseWeight: 100, Weight: 100, State: views.Unknown},
 		},
@@ -87,7 +87,7 @@ func TestResolve(t *testing.T) {
 				t.Fatalf("view: %v", v)
 			}
 			m := v.GetMembers()[0]
-			if m.GetState() != viewv1.State_STATE_INELIGIBLE || m.GetWeight() != 1 || !m.GetListed() || !m.GetLastResort() ||
+			if m.GetState() != viewv1.State_STATE_INELIGIBLE || m.GetWeight() != 1 || m.GetCapability() != "probed" || !m.GetListed() || !m.GetLastResort() ||
 				m.GetEvidence().GetRule() != "R4" || m.GetEvidence().GetDetail() != "3 of 5 callers" {
 				t.Errorf("member: %v", m)
 			}

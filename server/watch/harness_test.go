@@ -97,8 +97,16 @@ func (r *region) swap(service string, members int) views.Publication {
 			v.Members = append(v.Members, &views.Member{UID: views.UID(uid + 1), Endpoint: views.Endpoint{Host: "h"}, BaseWeight: 100,
 				Weight: 100, Listed: true, Capability: strings.Repeat("c", 100)})
 		}
-		v.EndpointHash, v.ConfigHash = views.HashEndpoint(v), views.HashConfig(v)
 		c.View = v
+	}
+	return r.offer(c)
+}
+
+// offer publishes a candidate without telling the Feed.
+func (r *region) offer(c views.Candidate) views.Publication {
+	n := c.Name
+	if v := c.View; v != nil {
+		v.EndpointHash, v.ConfigHash = views.HashEndpoint(v), views.HashConfig(v)
 	}
 	if held := r.p.Snapshot().Get(n); held != nil {
 		c.Base = held.Version()
@@ -110,7 +118,7 @@ func (r *region) swap(service string, members int) views.Publication {
 		res = r.p.Publish(now, c)
 	}
 	if res.Outcome != views.Published {
-		r.t.Fatalf("publish %s: %+v", service, res)
+		r.t.Fatalf("publish %s: %+v", n, res)
 	}
 	return res.Publication
 }

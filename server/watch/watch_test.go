@@ -93,6 +93,43 @@ func TestDeltas(t *testing.T) {
 	})
 }
 
+// TestWhatIsSaidOfAView: confidence, guard, states, weights and capability reach
+// a mirror whole and by delta.
+func TestWhatIsSaidOfAView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegion(t, nil)
+		n := views.Name{Namespace: "shop", Service: "a"}
+		v := &views.View{Name: n, ListedCount: 20, Confidence: views.ConfidenceSingleClass}
+		for uid := range 20 {
+			v.Members = append(v.Members, &views.Member{UID: views.UID(uid + 1), Endpoint: views.Endpoint{Host: "h"}, BaseWeight: 100,
+				Weight: 100, State: views.Eligible, Listed: true, Capability: "probed"})
+		}
+		r.feed.Publish(r.offer(views.Candidate{Name: n, View: v}))
+		f := filterOf("a")
+		f.AcceptDeltas = true
+		c := r.open(cart, f)
+		c.saw("a", "@7.1 complete 1")
+		if got := c.held[n]; got.Confidence != views.ConfidenceSingleClass || got.Members[0].Capability != "probed" {
+			t.Errorf("view %+v, member %+v", got, got.Members[0])
+		}
+		next := *v
+		next.Confidence, next.Guard = views.ConfidenceDegraded, views.Guard{Tripped: true, Zones: []string{"a"}, Floor: 50, Serving: 19, Members: 20}
+		next.Members = slices.Clone(v.Members)
+		worse := *v.Members[3]
+		worse.Weight, worse.State, worse.LastResort, worse.Capability = 1, views.Ineligible, true, "silent"
+		next.Members[3] = &worse
+		r.feed.Publish(r.offer(views.Candidate{Name: n, View: &next}))
+		synctest.Wait()
+		c.saw("~a", "@7.2")
+		got := c.held[n]
+		m := got.Members[3]
+		if got.Confidence != views.ConfidenceDegraded || !got.Guard.Tripped || got.Guard.Serving != 19 ||
+			m.Weight != 1 || m.State != views.Ineligible || !m.LastResort || m.Capability != "silent" {
+			t.Errorf("view %+v, member %+v", got, m)
+		}
+	})
+}
+
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegion(t, nil)
