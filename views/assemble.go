@@ -86,7 +86,9 @@ func (s *assembly) show(i *instance) {
 }
 
 // list decides on a member of M: by its verdict, or by the guard where that
-// has tripped (HEALTH.md §8).
+// has tripped (HEALTH.md §8). While the region is at or above the floor, whom
+// more than one witness found out is put back at weight 1, and so is all of a
+// dead zone, its serving members too: nobody outside reaches them.
 func (s *assembly) list(i *instance) {
 	v, d := &i.verdict, &i.draft
 	if !s.ruling.protects(i.row.Zone) {
@@ -95,7 +97,7 @@ func (s *assembly) list(i *instance) {
 	}
 	d.Listed = true
 	switch {
-	case v.Confirmed && !v.State.Serving() && !s.ruling.region.below(s.ruling.floor):
+	case (v.DeadZone || v.Confirmed && !v.State.Serving()) && !s.ruling.region.below(s.ruling.floor):
 		d.Weight, d.LastResort = 1, true
 	case !v.Ramping:
 		d.Weight = d.BaseWeight

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -117,7 +118,7 @@ func (e *estate) verdict(uid UID) health.Verdict {
 	return health.Verdict{
 		UID: uid, State: State(bits % 4), Member: one(7, 8), Overridden: one(1, 8), Draining: one(1, 8),
 		Quarantined: one(1, 4), Flaps: bits % 7, Confirmed: one(1, 2), Ramping: one(2, 3), RampHeld: one(1, 4),
-		Full: uint32(bits%3) * 50, Weight: uint32(1 + bits*13%100),
+		DeadZone: one(1, 4), Full: uint32(bits%3) * 50, Weight: uint32(1 + bits*13%100),
 	}
 }
 
@@ -132,6 +133,7 @@ func (e *estate) offer(w *world) {
 	if c.View != nil {
 		e.checkHashes(c.View)
 		e.checkFloor(w, c.View)
+		e.checkGuard(w, c.View)
 		e.checkEmpty(w, before, c)
 		e.checkRamps(w, c.View)
 	}
@@ -185,6 +187,28 @@ func (e *estate) checkFloor(w *world, v *View) {
 		}
 		if n < smallZone && listed[z] < n && 100*allListed < floor*all {
 			e.t.Fatalf("small zone %s: %d of %d listed while the region lists %d of %d, floor %d%%", z, listed[z], n, allListed, all, floor)
+		}
+	}
+}
+
+// checkGuard: in a tripped zone everybody who counts is published, at full weight
+// or the ramp's, or at weight 1 while the region is at its floor and more than
+// one witness found it, or its zone is dead.
+func (e *estate) checkGuard(w *world, v *View) {
+	below := 100*v.Guard.Serving < int(v.Guard.Floor)*v.Guard.Members
+	for _, m := range v.Members {
+		d := w.verdicts[m.UID]
+		if w.rows[m.UID] == nil || !d.Member || d.Draining || d.Overridden || !slices.Contains(v.Guard.Zones, m.Zone) {
+			continue
+		}
+		found := !below && (d.DeadZone || d.Confirmed && d.State == Ineligible)
+		switch {
+		case !m.Listed, m.State != d.State, v.Confidence != ConfidenceDegraded:
+			e.t.Fatalf("zone %s is under the guard, and %v is not published as it is:\n%s", m.Zone, m.UID, describeView(v))
+		case found != m.LastResort, found && m.Weight != 1:
+			e.t.Fatalf("%v is confirmed %t, its zone dead %t, the region below %t:\n%s", m.UID, d.Confirmed, d.DeadZone, below, describeView(v))
+		case !found && !d.Ramping && m.Weight != m.BaseWeight:
+			e.t.Fatalf("%v is not at full weight under the guard:\n%s", m.UID, describeView(v))
 		}
 	}
 }

@@ -105,7 +105,7 @@ func (i *instance) raisedTo(level uint32) uint32 {
 	switch v := &i.verdict; {
 	case v.Full > 0:
 		full = min(v.Full, full)
-	case v.State == Degraded: // what it is without the ramp is not known
+	case v.State == Degraded: // what it would be without the ramp is not known
 		return i.draft.Weight
 	}
 	return max(i.draft.Weight, (full*level+rampFull/2)/rampFull)

@@ -245,13 +245,15 @@ func set(t *testing.T, v *health.Verdict, arg string) {
 	case "unknown":
 		v.State, v.Rule = Unknown, health.R6
 	case "eligible":
-		v.State, v.Rule, v.Confirmed = Eligible, health.R7, false
+		v.State, v.Rule, v.Confirmed, v.DeadZone = Eligible, health.R7, false, false
 	case "degraded":
 		v.State, v.Rule, v.Weight = Degraded, health.R2, 50
 	case "ineligible":
-		v.State, v.Rule = Ineligible, health.R5
+		v.State, v.Rule, v.Confirmed, v.DeadZone = Ineligible, health.R5, false, false
 	case "confirmed":
 		v.Confirmed = true
+	case "dead": // its zone is, by the word of all probers outside
+		v.DeadZone = true
 	case "quarantined":
 		v.Quarantined, v.Flaps = true, int(number(t, value))
 	case "free":
