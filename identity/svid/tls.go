@@ -95,3 +95,14 @@ func (e *RefusedError) Error() string { return "peer refused: " + e.Reason.Error
 func (e *RefusedError) Unwrap() error { return e.Reason }
 
 var errNoDigitalSignature = errors.New("the certificate lacks the key usage digitalSignature")
+
+// Exactly accepts one identity and no other: the one that is registered at the
+// address of a dial-back.
+func Exactly(want identity.ID) func(identity.ID) error {
+	return func(id identity.ID) error {
+		if id == want && !id.IsZero() {
+			return nil
+		}
+		return fmt.Errorf("%s answered, %s is expected", id, want)
+	}
+}
