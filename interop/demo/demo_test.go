@@ -15,7 +15,7 @@ import (
 // offsets of all ports that the demo uses, from its port base.
 func offsets() []int {
 	out := []int{0, 1, 53, 80, 90, 91}
-	for i := range 12 {
+	for i := range 48 {
 		out = append(out, 100+i)
 	}
 	return out

@@ -19,6 +19,9 @@ func (a *app) demoCommand() *cobra.Command {
 		Long: `Starts a control plane, three services of four instances and five callers (three
 stock grpc-go clients, a real Envoy, a DNS client), each a process of its own.
 Then something fails, and what callers hold is compared with what is promised.
+Scenarios beside the tour have a cast of their own:
+
+` + demo.Describe() + `
 
 It is insecure in one way only: its certificate authority is thrown away.
 It listens on loopback, and removes its state when it ends.`,
@@ -33,14 +36,14 @@ It listens on loopback, and removes its state when it ends.`,
 			switch {
 			case cfg.Speed <= 0:
 				return usagef("--speed has to be above 0")
-			case !slices.Contains(demo.Scenarios, cfg.Scenario):
-				return usagef("--scenario %q is not one of %s", cfg.Scenario, strings.Join(demo.Scenarios, ", "))
+			case !slices.Contains(demo.Scenarios(), cfg.Scenario):
+				return usagef("--scenario %q is not one of %s", cfg.Scenario, strings.Join(demo.Scenarios(), ", "))
 			}
 			return demo.Run(cmd.Context(), cfg)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.Scenario, "scenario", "tour", "what happens: "+strings.Join(demo.Scenarios, ", "))
+	f.StringVar(&cfg.Scenario, "scenario", "tour", "what happens, one of those above")
 	f.BoolVar(&cfg.Assert, "assert", false, "fail when a claim does not hold (needs Envoy)")
 	f.BoolVar(&cfg.Exit, "exit", false, "end after the scenario")
 	f.Float64Var(&cfg.Speed, "speed", 1, "speed of the pauses between steps")

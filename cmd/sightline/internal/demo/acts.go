@@ -21,18 +21,19 @@ const (
 
 // crash kills one instance without a word and follows its withdrawal to every caller.
 func (d *director) crash(ctx context.Context) error {
-	service, index := 0, d.rng.IntN(instancesPerService)
-	victim, address := label(service, index), d.address(service, index)
-	before, err := d.resolve(ctx, services[service])
+	const service = 0
+	at := place{service, d.rng.IntN(d.cast.services[service].instances)}
+	victim, address := d.label(at), d.address(at)
+	before, err := d.resolve(ctx, d.cast.services[service].name)
 	if err != nil {
 		return err
 	}
 	d.instances[victim].kill()
 	killed := time.Now()
-	d.say("fault", "%s was killed (SIGKILL), its lease of %s runs out", victim, lease)
+	d.say("fault", "%s was killed (SIGKILL), its lease of %s runs out", victim, d.cast.services[service].lease)
 	var after *viewv1.View
 	err = d.poll(ctx, 2*withdrawnAfterKill, "the verdict on "+victim, func() (bool, error) {
-		after, err = d.resolve(ctx, services[service])
+		after, err = d.resolve(ctx, d.cast.services[service].name)
 		m := member(after, victim)
 		return err == nil && (m == nil || !m.GetListed()), nil
 	})
@@ -44,36 +45,36 @@ func (d *director) crash(ctx context.Context) error {
 	if m := member(after, victim); m != nil {
 		why = fmt.Sprintf("%s by %s: %s", stateOf(m), m.GetEvidence().GetRule(), m.GetEvidence().GetDetail())
 	}
-	d.say("health", "%s/%s/%s  %s   view %s -> %s", namespace, services[service], victim, why,
+	d.say("health", "%s/%s/%s  %s   view %s -> %s", namespace, d.cast.services[service].name, victim, why,
 		seq(before.GetEndpointVersion()), seq(after.GetEndpointVersion()))
 	err = d.poll(ctx, withdrawnAfterKill, victim+" to leave every caller", func() (bool, error) {
-		return len(d.ledger.holders(services[service], address)) == 0, nil
+		return len(d.ledger.holders(d.cast.services[service].name, address)) == 0, nil
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	gone, holders := time.Now(), d.ledger.holders(services[service], address)
+	gone, holders := time.Now(), d.ledger.holders(d.cast.services[service].name, address)
 	d.check(err == nil && gone.Sub(verdict) <= withdrawnAfterVerdict && gone.Sub(killed) <= withdrawnAfterKill,
 		"out of %d of %d callers' sets %s after the verdict (budget %s), %s after the kill (budget %s) %s",
 		len(d.names)-len(holders), len(d.names), round(gone.Sub(verdict)), withdrawnAfterVerdict,
 		round(gone.Sub(killed)), withdrawnAfterKill, stillHolding(holders))
-	return d.revive(ctx, service, index)
+	return d.revive(ctx, at)
 }
 
 // revive starts a killed instance again and follows its return to every caller.
-func (d *director) revive(ctx context.Context, service, index int) error {
-	name, address := label(service, index), d.address(service, index)
-	if err := d.startInstance(service, index); err != nil {
+func (d *director) revive(ctx context.Context, at place) error {
+	name, address, service := d.label(at), d.address(at), d.cast.services[at.service].name
+	if err := d.startInstance(at, ""); err != nil {
 		return err
 	}
 	d.say("back", "%s starts again: a new instance, listed from its first good report", name)
 	err := d.poll(ctx, backWithin, name+" to be listed again", func() (bool, error) {
-		return len(d.ledger.holders(services[service], address)) == len(d.names), nil
+		return len(d.ledger.holders(service, address)) == len(d.names), nil
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	d.check(err == nil, "listed again by %d of %d callers", len(d.ledger.holders(services[service], address)), len(d.names))
+	d.check(err == nil, "listed again by %d of %d callers", len(d.ledger.holders(service, address)), len(d.names))
 	return nil
 }
 
@@ -88,23 +89,23 @@ func stillHolding(holders []string) string {
 // guard makes three of four replicas call themselves unready.
 func (d *director) guard(ctx context.Context) error {
 	const service = 1
-	for i := range instancesPerService - 1 {
-		if err := d.instances[label(service, i)].tell("not-serving"); err != nil {
+	for i := range d.cast.services[service].instances - 1 {
+		if err := d.instances[d.label(place{service, i})].tell("not-serving"); err != nil {
 			return err
 		}
 	}
-	d.say("fault", "3 of 4 %s replicas report NOT_SERVING at once", services[service])
+	d.say("fault", "3 of 4 %s replicas report NOT_SERVING at once", d.cast.services[service].name)
 	var v *viewv1.View
-	err := d.poll(ctx, guardWithin, "the guard of "+services[service], func() (bool, error) {
+	err := d.poll(ctx, guardWithin, "the guard of "+d.cast.services[service].name, func() (bool, error) {
 		var err error
-		v, err = d.resolve(ctx, services[service])
+		v, err = d.resolve(ctx, d.cast.services[service].name)
 		return err == nil && v.GetGuard().GetTripped() && v.GetGuard().GetServing() <= 1, nil
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	g := v.GetGuard()
-	d.check(err == nil, "guard: %s/%s has %d of %d serving, below %d%%: all stay listed, confidence %s", namespace, services[service],
+	d.check(err == nil, "guard: %s/%s has %d of %d serving, below %d%%: all stay listed, confidence %s", namespace, d.cast.services[service].name,
 		g.GetServing(), g.GetMembers(), g.GetFloorPercent(), strings.ToLower(strings.TrimPrefix(v.GetConfidence().String(), "CONFIDENCE_")))
 	_, failedBefore, _ := d.ledger.totals()
 	d.pause(ctx, 3*time.Second)
@@ -116,8 +117,8 @@ func (d *director) guard(ctx context.Context) error {
 	disagree := d.disagreements()
 	d.check(len(disagree) == 0 && failed == failedBefore, "every caller still holds all 4, and %d calls failed %s",
 		failed-failedBefore, strings.Join(append(disagree, d.newFailures(failedBefore)), "; "))
-	for i := range instancesPerService - 1 {
-		if err := d.instances[label(service, i)].tell("serving"); err != nil {
+	for i := range d.cast.services[service].instances - 1 {
+		if err := d.instances[d.label(place{service, i})].tell("serving"); err != nil {
 			return err
 		}
 	}
@@ -127,7 +128,7 @@ func (d *director) guard(ctx context.Context) error {
 
 // outage kills the control plane and brings it back.
 func (d *director) outage(ctx context.Context) error {
-	before, err := d.resolve(ctx, services[0])
+	before, err := d.resolve(ctx, d.cast.services[0].name)
 	if err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ func (d *director) outage(ctx context.Context) error {
 	if err := d.comeBack(ctx); err != nil {
 		return err
 	}
-	after, err := d.resolve(ctx, services[0])
+	after, err := d.resolve(ctx, d.cast.services[0].name)
 	if err != nil {
 		return err
 	}
@@ -162,11 +163,12 @@ func (d *director) outage(ctx context.Context) error {
 // comeBack waits until a change made now reaches every caller: the proof that
 // all streams are back. The change is an instance that leaves and returns.
 func (d *director) comeBack(ctx context.Context) error {
-	const service, index = 2, 0
-	name, address := label(service, index), d.address(service, index)
+	service := len(d.cast.services) - 1
+	at := place{service, 0}
+	name, address := d.label(at), d.address(at)
 	err := d.poll(ctx, backWithin, "the instances to hold their leases again", func() (bool, error) {
-		v, err := d.resolve(ctx, services[service])
-		return err == nil && len(v.GetMembers()) == instancesPerService, nil
+		v, err := d.resolve(ctx, d.cast.services[service].name)
+		return err == nil && len(v.GetMembers()) == d.cast.services[service].instances, nil
 	})
 	if err != nil {
 		return err
@@ -176,7 +178,7 @@ func (d *director) comeBack(ctx context.Context) error {
 		return err
 	}
 	err = d.poll(ctx, backWithin, "a change to reach every caller", func() (bool, error) {
-		return len(d.ledger.holders(services[service], address)) == 0, nil
+		return len(d.ledger.holders(d.cast.services[service].name, address)) == 0, nil
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -191,7 +193,7 @@ func (d *director) agreement(ctx context.Context) error {
 	var differences []string
 	err := d.poll(ctx, 2*backWithin, "all surfaces to agree", func() (bool, error) {
 		differences = nil
-		for _, service := range services {
+		for _, service := range d.cast.names() {
 			v, err := d.resolve(ctx, service)
 			if err != nil {
 				return false, nil

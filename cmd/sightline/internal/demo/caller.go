@@ -10,12 +10,15 @@ import (
 
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
 const (
 	sampleEvery  = 250 * time.Millisecond
 	callDeadline = time.Second
+	// callerHeader names the caller in each call: what tells traffic from probes.
+	callerHeader = "sightline-demo-caller"
 )
 
 // caller is one way of reaching services.
@@ -39,7 +42,8 @@ func runCaller(ctx context.Context, p Part, out io.Writer, build func(Part) (cal
 	defer calls.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, service := range services {
+	for k := range len(p.Services) * max(p.Workers, 1) {
+		service := p.Services[k%len(p.Services)]
 		calls.Go(func() {
 			for pace := time.NewTicker(p.Every); ; {
 				select {
@@ -50,7 +54,7 @@ func runCaller(ctx context.Context, p Part, out io.Writer, build func(Part) (cal
 				}
 				callCtx, done := context.WithTimeout(ctx, callDeadline)
 				began := time.Now()
-				err := c.call(callCtx, service)
+				err := c.call(metadata.AppendToOutgoingContext(callCtx, callerHeader, p.Name), service)
 				done()
 				if ctx.Err() == nil {
 					t.add(err, time.Since(began))

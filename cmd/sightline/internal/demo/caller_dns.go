@@ -38,7 +38,7 @@ func newDNSCaller(p Part) (caller, error) {
 	c.resolver = net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, p.DNS)
 	}}
-	for _, service := range services {
+	for _, service := range p.Services {
 		c.asking.Go(func() {
 			for {
 				c.ask(ctx, service)

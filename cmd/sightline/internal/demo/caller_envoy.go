@@ -19,7 +19,7 @@ type envoyCaller struct {
 
 func newEnvoyCaller(p Part) (caller, error) {
 	c := &envoyCaller{conns: map[string]*grpc.ClientConn{}, admin: p.Admin}
-	for _, service := range services {
+	for _, service := range p.Services {
 		conn, err := grpc.NewClient(p.Outbound,
 			grpc.WithAuthority(service+"."+namespace),
 			grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -29,9 +29,9 @@ type grpcCaller struct {
 	dump  protoreflect.MessageType // ClientStatusResponse
 }
 
-func newGRPCCaller(Part) (caller, error) {
+func newGRPCCaller(p Part) (caller, error) {
 	c := &grpcCaller{conns: map[string]*grpc.ClientConn{}}
-	for _, service := range services {
+	for _, service := range p.Services {
 		conn, err := grpc.NewClient("xds:///"+service+"."+namespace, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return nil, err

@@ -66,13 +66,14 @@ func TestPortsDoNotMeet(t *testing.T) {
 		seen[l.addr(o)] = true
 	}
 	labels := map[string]bool{}
-	for s := range services {
-		for i := range instancesPerService {
-			seen[(&director{layout: l}).address(s, i)] = true
-			labels[label(s, i)] = true
+	d := &director{layout: l, cast: shop()}
+	for s := range d.cast.services {
+		for i := range portsPerService {
+			seen[d.address(place{s, i})] = true
+			labels[d.label(place{s, i})] = true
 		}
 	}
-	if len(seen) != 6+len(services)*instancesPerService || len(labels) != len(services)*instancesPerService {
+	if want := len(d.cast.services) * portsPerService; len(seen) != 6+want || len(labels) != want {
 		t.Errorf("%d ports, %d labels", len(seen), len(labels))
 	}
 }

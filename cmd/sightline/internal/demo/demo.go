@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"time"
 )
@@ -36,14 +35,12 @@ type Access struct {
 	Cert, Key, Bundle, WorkloadCert, WorkloadKey string
 }
 
-// Scenarios lists what Config.Scenario may name.
-var Scenarios = []string{"tour", "crash", "guard", "outage"}
-
 // Run brings the demo up, runs its scenario and, unless told to exit, goes on
 // until the context ends.
 func Run(ctx context.Context, cfg Config) error {
-	if !slices.Contains(Scenarios, cfg.Scenario) {
-		return fmt.Errorf("scenario %q is not one of %s", cfg.Scenario, strings.Join(Scenarios, ", "))
+	played, ok := find(cfg.Scenario)
+	if !ok {
+		return fmt.Errorf("scenario %q is not one of %s", cfg.Scenario, strings.Join(Scenarios(), ", "))
 	}
 	if cfg.Assert && cfg.Envoy == "" {
 		return errors.New("--assert needs the real Envoy: run `make envoy`, or set SIGHTLINE_ENVOY")
@@ -53,7 +50,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	d := &director{
-		cfg: cfg, layout: layout{base: cfg.PortBase, dir: dir}, began: time.Now(),
+		cfg: cfg, scenario: played, cast: played.cast(), layout: layout{base: cfg.PortBase, dir: dir}, began: time.Now(),
 		rng: rand.New(rand.NewPCG(cfg.Seed, 0)), ledger: newLedger(), instances: map[string]*process{}, //nolint:gosec // which instance is broken is no secret
 	}
 	defer d.teardown()
@@ -92,18 +89,17 @@ func (d *director) run(ctx context.Context) error {
 
 // play runs the scenario's acts.
 func (d *director) play(ctx context.Context) error {
-	acts := map[string][]func(context.Context) error{
-		"crash": {d.crash}, "guard": {d.guard}, "outage": {d.outage},
-		"tour": {d.crash, d.guard, d.outage},
-	}[d.cfg.Scenario]
-	for _, act := range acts {
+	for _, act := range d.scenario.acts {
 		d.pause(ctx, 3*time.Second)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err := act(ctx); err != nil {
+		if err := act(d, ctx); err != nil {
 			return err
 		}
+	}
+	if d.scenario.moves {
+		return nil
 	}
 	return d.agreement(ctx)
 }
@@ -138,10 +134,19 @@ func (d *director) access() Access {
 func (d *director) banner(failedStarting int) {
 	ok, _, p99 := d.ledger.totals()
 	_, dnsPort, _ := strings.Cut(d.layout.addr(portDNS), ":")
-	kinds := "3 proxyless gRPC, 1 DNS, 1 Envoy"
-	if d.cfg.Envoy == "" {
-		kinds = "3 proxyless gRPC, 1 DNS (no Envoy found: run `make envoy`, or set SIGHTLINE_ENVOY)"
+	kinds := fmt.Sprintf("%d proxyless gRPC", d.cast.grpc)
+	if d.cast.dns {
+		kinds += ", 1 DNS"
 	}
+	if d.cfg.Envoy == "" {
+		kinds += " (no Envoy found: run `make envoy`, or set SIGHTLINE_ENVOY)"
+	} else {
+		kinds += ", 1 Envoy"
+	}
+	if n := len(d.cast.probers); n > 0 {
+		kinds += fmt.Sprintf("; %d probers", n)
+	}
+	first := d.cast.services[0].name
 	keep := "removed on exit (--keep keeps it)"
 	if d.cfg.Keep {
 		keep = "kept on exit"
@@ -160,12 +165,12 @@ func (d *director) banner(failedStarting int) {
 
     in a second terminal:
       bin/sightline status
-      bin/sightline resolve %s/checkout
-      dig @127.0.0.1 -p %s SRV _grpc._tcp.checkout.%s.svc.%s
-      eval "$(bin/sightline bootstrap grpc --shell)"; grpcurl -plaintext xds:///checkout.%s list
+      bin/sightline resolve %[16]s/%[17]s
+      dig @127.0.0.1 -p %[18]s SRV _grpc._tcp.%[17]s.%[16]s.svc.%[5]s
+      eval "$(bin/sightline bootstrap grpc --shell)"; grpcurl -plaintext xds:///%[17]s.%[16]s list
 
 `, d.layout.addr(portXDS), d.layout.addr(portAPI), d.layout.addr(portDNS), zoneApex, d.layout.addr(portHTTP), d.layout.dir, keep, trustDomain,
-		len(services), len(services)*instancesPerService, len(d.names), kinds, ok, failedStarting, p99, namespace, dnsPort, namespace, zoneApex, namespace)
+		len(d.cast.services), len(d.cast.seats()), len(d.names), kinds, ok, failedStarting, p99, namespace, first, dnsPort)
 }
 
 func addrPort(s string) netip.AddrPort {

@@ -36,14 +36,17 @@ const (
 
 // director owns the demo's processes and what is known about them.
 type director struct {
-	cfg    Config
-	layout layout
-	began  time.Time
-	rng    *rand.Rand
-	ledger *ledger
+	cfg      Config
+	scenario scenario
+	cast     cast
+	layout   layout
+	began    time.Time
+	rng      *rand.Rand
+	ledger   *ledger
 
 	server    *process
 	instances map[string]*process // by label
+	probers   []*process
 	callers   []*process
 	envoy     *process
 	names     []string // of the callers
@@ -79,11 +82,14 @@ func (d *director) setup(ctx context.Context) error {
 	if err := d.apply(ctx); err != nil {
 		return err
 	}
-	for s := range services {
-		for i := range instancesPerService {
-			if err := d.startInstance(s, i); err != nil {
-				return err
-			}
+	for _, p := range d.cast.seats() {
+		if err := d.startInstance(p, ""); err != nil {
+			return err
+		}
+	}
+	for k := range d.cast.probers {
+		if err := d.startProber(k); err != nil {
+			return err
 		}
 	}
 	if err := d.startCallers(); err != nil {
@@ -95,8 +101,8 @@ func (d *director) setup(ctx context.Context) error {
 // checkPorts finds a port that is taken before anything is started on others.
 func (d *director) checkPorts() error {
 	offsets := []int{portXDS, portAPI, portDNS, portHTTP, portEnvoy, portAdmin}
-	for i := range len(services) * instancesPerService {
-		offsets = append(offsets, portInstance+i)
+	for _, p := range d.cast.seats() {
+		offsets = append(offsets, d.layout.instancePort(p.service, p.index)-d.layout.base)
 	}
 	for _, o := range offsets {
 		l, err := net.Listen("tcp", d.layout.addr(o))
@@ -115,17 +121,33 @@ func (d *director) writeIdentities() error {
 	if err != nil {
 		return err
 	}
-	for _, account := range append([]string{"web"}, services[:]...) {
-		id, err := identity.Parse("spiffe://" + trustDomain + "/ns/" + namespace + "/sa/" + account)
+	// Callers are told apart by who they are: each has an identity of its own.
+	paths := map[string]string{"web": workload("web"), "envoy": workload("envoy"), "dns": workload("dns")}
+	for i := range d.cast.grpc {
+		paths[grpcName(i)] = workload(grpcName(i))
+	}
+	for _, s := range d.cast.services {
+		paths[s.name] = workload(s.name)
+	}
+	for k := range d.cast.probers {
+		paths[proberName(k)] = "/sightline/prober/" + proberName(k)
+	}
+	for name, path := range paths {
+		id, err := identity.Parse("spiffe://" + trustDomain + path)
 		if err != nil {
 			return err
 		}
-		if _, err := ca.Write(dir, account, id, now); err != nil {
+		if _, err := ca.Write(dir, name, id, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+func workload(account string) string { return "/ns/" + namespace + "/sa/" + account }
+
+func grpcName(i int) string   { return "grpc-" + strconv.Itoa(i+1) }
+func proberName(k int) string { return "prober-" + strconv.Itoa(k+1) }
 
 // startServer starts the control plane and waits until it is ready.
 func (d *director) startServer(ctx context.Context) error {
@@ -152,38 +174,55 @@ func (d *director) startServer(ctx context.Context) error {
 
 // apply declares the services as an operator does, in one batch.
 func (d *director) apply(ctx context.Context) error {
-	term, err := time.ParseDuration(lease)
-	if err != nil {
-		return err
-	}
-	changes := []*registryv1.Change{{Change: &registryv1.Change_PutProfile{PutProfile: &registryv1.Profile{
-		Namespace: namespace, Name: "demo", Supplies: []registryv1.EvidenceClass{registryv1.EvidenceClass_EVIDENCE_CLASS_SELF},
-	}}}}
-	for i, name := range services {
+	var changes []*registryv1.Change
+	for i, s := range d.cast.services {
+		contract := &registryv1.Contract{Namespace: namespace, Name: s.name, Lease: durationpb.New(s.lease)}
+		if s.contract != nil {
+			s.contract(contract)
+		}
 		changes = append(changes,
-			&registryv1.Change{Change: &registryv1.Change_PutContract{PutContract: &registryv1.Contract{
-				Namespace: namespace, Name: name, Lease: durationpb.New(term),
+			&registryv1.Change{Change: &registryv1.Change_PutProfile{PutProfile: &registryv1.Profile{
+				Namespace: namespace, Name: s.name, Supplies: s.supplies,
 			}}},
+			&registryv1.Change{Change: &registryv1.Change_PutContract{PutContract: contract}},
 			&registryv1.Change{Change: &registryv1.Change_PutService{PutService: &registryv1.Service{
-				Namespace: namespace, Name: name, Profile: "demo",
+				Namespace: namespace, Name: s.name, Profile: s.name,
 				Ports:    []*registryv1.Port{{Name: "grpc", Number: uint32(8080 + i), Protocol: registryv1.Protocol_PROTOCOL_GRPC}}, //nolint:gosec // small
 				Exposure: &registryv1.Exposure{DnsAnonymous: true},
 			}}})
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
-	_, err = registryv1.NewRegistryServiceClient(d.api).Apply(ctx, &registryv1.ApplyRequest{Changes: changes})
+	_, err := registryv1.NewRegistryServiceClient(d.api).Apply(ctx, &registryv1.ApplyRequest{Changes: changes})
 	return err
 }
 
-func (d *director) startInstance(service, index int) error {
-	name := label(service, index)
+// startInstance starts an instance under a command; an empty one: it serves.
+func (d *director) startInstance(at place, state string) error {
+	name, s := d.label(at), d.cast.services[at.service]
+	onEvent := func(line []byte) {
+		var e Event
+		if json.Unmarshal(line, &e) == nil && e.Event == eventCounts {
+			d.ledger.count(e)
+		}
+	}
 	p, err := startPart(d.cfg.Self, d.layout.dir, Part{
-		Kind: "instance", Name: name, Label: name, Service: services[service], Zone: zoneOf(index),
-		Files: d.layout.identity(services[service]), API: d.layout.addr(portAPI), Port: d.layout.instancePort(service, index),
-	}, nil)
+		Kind: "instance", Name: name, Label: name, Service: s.name, Zone: d.zone(at), Lease: s.lease, State: state,
+		Files: d.layout.identity(s.name), API: d.layout.addr(portAPI), Port: d.layout.instancePort(at.service, at.index),
+	}, onEvent)
 	if err == nil {
 		d.instances[name] = p
+	}
+	return err
+}
+
+// startProber starts the real prober, as an operator does.
+func (d *director) startProber(k int) error {
+	f := d.layout.identity(proberName(k))
+	p, err := start(d.layout.dir, proberName(k), nil, nil, d.cfg.Self, "prober", "--zone", d.cast.probers[k],
+		"--api", d.layout.addr(portAPI), "--cert", f.SVID, "--key", f.Key, "--bundle", f.Bundle, "--allow-loopback")
+	if err == nil {
+		d.probers = append(d.probers, p)
 	}
 	return err
 }
@@ -195,23 +234,26 @@ func (d *director) startCallers() error {
 			d.ledger.add(s)
 		}
 	}
-	parts := make([]Part, 0, 5)
-	for i := range 3 {
-		name := "grpc-" + strconv.Itoa(i+1)
+	var parts []Part
+	for i := range d.cast.grpc {
+		name := grpcName(i)
 		b, err := bootstrap.GRPC(d.client(name, i))
 		if err != nil {
 			return err
 		}
-		parts = append(parts, Part{Kind: "grpc", Name: name, Bootstrap: string(b), Every: callEvery})
+		parts = append(parts, Part{Kind: "grpc", Name: name, Bootstrap: string(b)})
 	}
 	if d.cfg.Envoy != "" {
 		if err := d.startEnvoy(); err != nil {
 			return err
 		}
-		parts = append(parts, Part{Kind: "envoy", Name: "envoy", Outbound: d.layout.addr(portEnvoy), Admin: d.layout.addr(portAdmin), Every: callEvery})
+		parts = append(parts, Part{Kind: "envoy", Name: "envoy", Outbound: d.layout.addr(portEnvoy), Admin: d.layout.addr(portAdmin)})
 	}
-	parts = append(parts, Part{Kind: "dns", Name: "dns", DNS: d.layout.addr(portDNS), Every: callEvery})
+	if d.cast.dns {
+		parts = append(parts, Part{Kind: "dns", Name: "dns", DNS: d.layout.addr(portDNS)})
+	}
 	for _, part := range parts {
+		part.Services, part.Every, part.Workers = d.cast.names(), d.cast.every, d.cast.workers
 		p, err := startPart(d.cfg.Self, d.layout.dir, part, onSample)
 		if err != nil {
 			return err
@@ -224,9 +266,9 @@ func (d *director) startCallers() error {
 
 // client describes a caller to the bootstrap writer.
 func (d *director) client(name string, index int) bootstrap.Params {
-	f := d.layout.identity("web")
+	f := d.layout.identity(name)
 	return bootstrap.Params{
-		Server: d.layout.addr(portXDS), NodeID: name, Cluster: "demo", Region: "local", Zone: zoneOf(index),
+		Server: d.layout.addr(portXDS), NodeID: name, Cluster: "demo", Region: "local", Zone: "ab"[index%2:][:1],
 		Cert: f.SVID, Key: f.Key, Bundle: f.Bundle, TrustDomain: trustDomain,
 	}
 }
@@ -267,18 +309,18 @@ func (d *director) waitForTraffic(ctx context.Context) error {
 
 // disagreements lists what callers hold beside what is registered.
 func (d *director) disagreements() (out []string) {
-	for s, name := range services {
+	for s, svc := range d.cast.services {
 		var want []string
-		for i := range instancesPerService {
-			want = append(want, d.address(s, i))
+		for i := range svc.instances {
+			want = append(want, d.address(place{s, i}))
 		}
-		out = append(out, d.ledger.disagreeing(name, want)...)
+		out = append(out, d.ledger.disagreeing(svc.name, want)...)
 	}
 	return out
 }
 
 func (d *director) partsAlive() error {
-	parts := append([]*process{d.server}, d.callers...)
+	parts := append(append([]*process{d.server}, d.callers...), d.probers...)
 	if d.envoy != nil {
 		parts = append(parts, d.envoy)
 	}
@@ -288,10 +330,6 @@ func (d *director) partsAlive() error {
 		}
 	}
 	return nil
-}
-
-func (d *director) address(service, index int) string {
-	return "127.0.0.1:" + strconv.Itoa(d.layout.instancePort(service, index))
 }
 
 // resolve asks the API for a service, as an operator does.
@@ -339,6 +377,9 @@ func (d *director) teardown() {
 	}
 	if d.envoy != nil {
 		d.envoy.stop(syscall.SIGTERM, time.Second)
+	}
+	for _, p := range d.probers {
+		p.stop(syscall.SIGTERM, time.Second)
 	}
 	for _, p := range d.instances {
 		_ = p.stdin.Close()

@@ -8,14 +8,11 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -33,18 +30,18 @@ const (
 // instance is one running copy of a demo service: it answers health checks,
 // holds its registration, and reports on itself.
 type instance struct {
-	part    Part
-	conn    *grpc.ClientConn
-	serving atomic.Bool
-	uid     string // of the registration held; owned by keep
+	part Part
+	conn *grpc.ClientConn
+	is   *behaviour
+	uid  string // of the registration held; owned by keep
 
 	mu  sync.Mutex
 	enc *json.Encoder
 }
 
-// runInstance serves until standard input ends; its lines are commands:
-// "serving", "not-serving". What it says about itself is a claim to the
-// control plane: the calls are answered all the same.
+// runInstance serves until standard input ends; its lines are commands to its
+// behaviour. What it says about itself is a claim to the control plane: the
+// calls are answered all the same.
 func runInstance(ctx context.Context, p Part, in io.Reader, out io.Writer) error {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port))
 	if err != nil {
@@ -59,11 +56,15 @@ func runInstance(ctx context.Context, p Part, in io.Reader, out io.Writer) error
 		return err
 	}
 	defer conn.Close()
-	i := &instance{part: p, conn: conn, enc: json.NewEncoder(out)}
-	i.serving.Store(true)
+	i := &instance{part: p, conn: conn, is: newBehaviour(), enc: json.NewEncoder(out)}
+	if p.State != "" {
+		if err := i.is.obey(p.State); err != nil {
+			return err
+		}
+	}
 
-	srv := grpc.NewServer(grpc.UnaryInterceptor(i.sign))
-	healthpb.RegisterHealthServer(srv, health.NewServer())
+	srv := grpc.NewServer(grpc.UnaryInterceptor(i.is.intercept(p.Label)), grpc.StatsHandler(i.is))
+	healthpb.RegisterHealthServer(srv, i.is.probes)
 	reflection.Register(srv)
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -72,16 +73,13 @@ func runInstance(ctx context.Context, p Part, in io.Reader, out io.Writer) error
 	work.Go(func() { _ = srv.Serve(l) })
 	defer srv.Stop()
 	work.Go(func() { i.keep(ctx) })
+	work.Go(func() { i.is.count(ctx, p.Label, i.enc, &i.mu) })
 	for lines := bufio.NewScanner(in); lines.Scan(); {
-		i.serving.Store(lines.Text() == "serving")
+		if err := i.is.obey(lines.Text()); err != nil {
+			i.say("refused", err.Error())
+		}
 	}
 	return nil
-}
-
-// sign names the instance in each answer, for those who call by hand.
-func (i *instance) sign(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	_ = grpc.SetHeader(ctx, metadata.Pairs("backend", i.part.Label))
-	return handler(ctx, req)
 }
 
 // keep holds the registration, over every absence of the control plane.
@@ -103,10 +101,7 @@ func (i *instance) keep(ctx context.Context) {
 func (i *instance) register(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	term, err := time.ParseDuration(lease)
-	if err != nil {
-		return err
-	}
+	term := i.part.Lease
 	stream, err := registryv1.NewRegistryServiceClient(i.conn).HoldInstance(ctx)
 	if err != nil {
 		return err
@@ -167,8 +162,8 @@ func (i *instance) reportStream(ctx context.Context, uid string) error {
 	if err != nil {
 		return err
 	}
-	frame := &healthv1.ReportSelfRequest{Frame: &healthv1.ReportSelfRequest_Bind{Bind: &healthv1.SelfBind{Instances: []string{uid}}}}
-	said := i.serving.Load()
+	frame := &healthv1.ReportSelfRequest{Frame: &healthv1.ReportSelfRequest_Bind{Bind: &healthv1.SelfBind{Instances: []string{uid}, Dependencies: []string{database}}}}
+	said := i.is.word()
 	next := time.Now()
 	poll := time.NewTicker(50 * time.Millisecond) // a changed mind is reported at once
 	defer poll.Stop()
@@ -178,7 +173,7 @@ func (i *instance) reportStream(ctx context.Context, uid string) error {
 			return err
 		}
 		for {
-			if now := i.serving.Load(); now != said || time.Now().After(next) {
+			if now := i.is.word(); now != said || time.Now().After(next) {
 				said = now
 				break
 			}
@@ -189,13 +184,11 @@ func (i *instance) reportStream(ctx context.Context, uid string) error {
 			}
 		}
 		next = time.Now().Add(reportEvery)
-		state := healthv1.SelfStatus_SELF_STATUS_SERVING
-		if !said {
-			state = healthv1.SelfStatus_SELF_STATUS_NOT_SERVING
+		batch := &healthv1.SelfBatch{Instance: []uint32{0}, Status: []healthv1.SelfStatus{said.status}}
+		if said.degraded {
+			batch.DegradedInstance, batch.DegradedDependency = []uint32{0}, []uint32{0}
 		}
-		frame = &healthv1.ReportSelfRequest{Frame: &healthv1.ReportSelfRequest_Batch{Batch: &healthv1.SelfBatch{
-			Instance: []uint32{0}, Status: []healthv1.SelfStatus{state},
-		}}}
+		frame = &healthv1.ReportSelfRequest{Frame: &healthv1.ReportSelfRequest_Batch{Batch: batch}}
 	}
 }
 

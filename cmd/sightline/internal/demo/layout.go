@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"fmt"
 	"path/filepath"
 	"strconv"
 
@@ -13,14 +12,7 @@ const (
 	trustDomain = "demo.test"
 	namespace   = "shop"
 	zoneApex    = "sightline.test."
-	// lease is short, so that a killed instance is noticed while one watches.
-	lease = "5s"
 )
-
-// services are what the demo runs, four instances each in two zones.
-var services = [...]string{"checkout", "cart", "catalog"}
-
-const instancesPerService = 4
 
 // layout says where everything is: ports and files follow from two values.
 type layout struct {
@@ -37,18 +29,16 @@ const (
 	portEnvoy    = 90 // Envoy's outbound listener
 	portAdmin    = 91 // Envoy's admin page
 	portInstance = 100
+	// portsPerService is how many instances a service may have.
+	portsPerService = 16
 )
 
 func (l layout) addr(offset int) string { return "127.0.0.1:" + strconv.Itoa(l.base+offset) }
 
 func (l layout) instancePort(service, index int) int {
-	return l.base + portInstance + service*instancesPerService + index
+	return l.base + portInstance + service*portsPerService + index
 }
 
 func (l layout) identity(name string) svid.Files {
 	return devca.FilesOf(filepath.Join(l.dir, "identity"), name)
 }
-
-func label(service, index int) string { return fmt.Sprintf("%s-%d", services[service], index+1) }
-
-func zoneOf(index int) string { return string(rune('a' + index%2)) }

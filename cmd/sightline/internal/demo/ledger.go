@@ -22,11 +22,12 @@ type ledger struct {
 	starting   int     // calls that failed before settle
 	p99        float64 // worst of the newest samples
 	errors     map[string]int
-	broken     []string // versions that went back, sets that went empty
+	broken     []string         // versions that went back, sets that went empty
+	counts     map[string]Event // by instance: the newest
 }
 
 func newLedger() *ledger {
-	return &ledger{last: map[string]Sample{}, at: map[string]time.Time{}, newest: map[string]string{}, errors: map[string]int{}}
+	return &ledger{last: map[string]Sample{}, at: map[string]time.Time{}, newest: map[string]string{}, errors: map[string]int{}, counts: map[string]Event{}}
 }
 
 // add takes one sample, and checks at once what must never happen: a version
@@ -56,6 +57,31 @@ func (l *ledger) add(s Sample) {
 	for _, s := range l.last {
 		l.p99 = max(l.p99, s.P99)
 	}
+}
+
+// count takes what an instance has answered so far.
+func (l *ledger) count(e Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts[e.Instance] = e
+}
+
+// answered returns how many calls each instance has answered one caller so far.
+func (l *ledger) answered(caller string) map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make(map[string]int, len(l.counts))
+	for name, e := range l.counts {
+		out[name] = e.Calls[caller]
+	}
+	return out
+}
+
+// connections returns how many connections of a caller an instance has seen.
+func (l *ledger) connections(instance, caller string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts[instance].Conns[caller]
 }
 
 // olderThan compares versions epoch.seq; what is not one is never older.

@@ -23,13 +23,17 @@ type Part struct {
 	Label   string
 	Zone    string
 	Port    int
+	Lease   time.Duration
+	State   string // command that it starts under; empty: it serves
 
 	// Callers.
 	Bootstrap string // gRPC: the xDS bootstrap's content, put into its environment
 	Outbound  string // Envoy: its outbound listener
 	Admin     string // Envoy: its admin page
 	DNS       string
-	Every     time.Duration // between calls to one service
+	Services  []string
+	Every     time.Duration // between calls of one loop
+	Workers   int           // loops for each service
 }
 
 // RunPart runs one part until its standard input ends or the context does.
@@ -73,4 +77,8 @@ type Event struct {
 	Instance string `json:"instance"`
 	Event    string `json:"event"`
 	Detail   string `json:"detail,omitempty"`
+	// Calls counts the calls answered so far, and Conns the connections that
+	// brought one, by caller; with the event "counts".
+	Calls map[string]int `json:"calls,omitempty"`
+	Conns map[string]int `json:"conns,omitempty"`
 }
