@@ -1,5 +1,6 @@
 // Package store is the bytes on disk: desired rows, numbers, logs, the view
-// store and the evaluators' checkpoints, in one Pebble (STORE.md).
+// store, the evaluators' checkpoints and their minutes of evidence, in one Pebble
+// (STORE.md).
 //
 // It owns durability and nothing else: it decides nothing, and what it holds of
 // computed state is never an input to a decision. Desired rows and the audit
@@ -14,7 +15,7 @@
 //
 // Every method may be called from any goroutine. Commit waits for the disk, so
 // its callers bound their own waiting through the context. Refill, PutView,
-// AppendTransition, AppendAudit and SaveCheckpoint never wait.
+// AppendTransition, AppendAudit, SaveCheckpoint and SaveMinute never wait.
 //
 // Tests use vfs.NewMem or vfs.NewCrashableMem as Config.FS.
 package store

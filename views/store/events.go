@@ -33,9 +33,10 @@ const (
 	Transitions
 	AuditRecords
 	Checkpoints
+	Minutes
 )
 
-var queueNames = [...]string{"views", "transitions", "audit", "checkpoints"}
+var queueNames = [...]string{"views", "transitions", "audit", "checkpoints", "minutes"}
 
 // String is the name used as a metric label.
 func (q Queue) String() string { return queueNames[q] }

@@ -15,6 +15,8 @@ type retention struct {
 	o     *opening
 	bytes int64 // of superseded views, as of the last sweep's count
 	ring  int   // entries, at most
+	// minutesAt is when minutes were last looked at; zero: not in this opening.
+	minutesAt time.Time
 }
 
 func (s *Store) openRetention(o *opening) *retention { return &retention{s: s, o: o, ring: -1} }
@@ -55,7 +57,7 @@ func (r *retention) sweep(now time.Time) {
 	if r.o.isFrozen() {
 		return
 	}
-	r.report(errors.Join(r.trimRing(), r.trimViews(now), r.trimTransitions(now)))
+	r.report(errors.Join(r.trimRing(), r.trimViews(now), r.trimTransitions(now), r.trimMinutes(now)))
 }
 
 // trimRing keeps the newest RingLength changes.

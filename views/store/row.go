@@ -20,6 +20,7 @@ const (
 	prefixCheckpoint = 'k' // namespace service
 	prefixGap        = 'g' // nothing: the last epoch in which a view was not kept
 	prefixLatest     = 'l' // namespace service
+	prefixMinute     = 'm' // namespace service seconds
 	prefixNumbers    = 'n' // copy
 	prefixPrevious   = 'p' // as prefixDesired: the row's previous good value
 	prefixTransition = 't' // nanoseconds seq

@@ -30,6 +30,7 @@ type Config struct {
 	ViewBytes   int64         // and the oldest above this many bytes; 0: 1 GiB
 	RingLength  int           // recent changes kept; 0: 16384
 	TransitAge  time.Duration // transitions kept; 0: 7 days
+	MinuteAge   time.Duration // minutes of evidence kept; 0: 7 days
 	Events      Events
 	CommitGroup int // commits synced together at most; 0: 256
 }
@@ -63,6 +64,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.RetryEvery, time.Second)
 	orDuration(&c.ViewAge, 24*time.Hour)
 	orDuration(&c.TransitAge, 7*24*time.Hour)
+	orDuration(&c.MinuteAge, 7*24*time.Hour)
 	if c.MemTableBytes == 0 {
 		c.MemTableBytes = 4 << 20
 	}
