@@ -26,6 +26,7 @@ func (s *Server) newAdmin() *admin.Server {
 		Checks: s.adminChecks, Store: s.adminStore, Shedding: s.publisher.Shedding, Alarms: s.alarms,
 		ViewAt: s.viewAt, Changes: s.store.ChangesSince, Transitions: s.loggedTransitions,
 		Taps: s.taps, API: s.cfg.Limits.API,
+		Record: s.writer.Record, ReleaseSource: s.writer.Confirm, Holders: s.holders,
 	})
 }
 
@@ -33,6 +34,14 @@ func (s *Server) inspect(ctx context.Context, n registry.Name) (admin.Inspection
 	var i shard.Inspection
 	i, ok, err := s.shards.Inspect(ctx, n)
 	return admin.Inspection{Instances: i.Instances, Until: i.Until, Why: i.Why}, ok, err
+}
+
+// holders lists the xDS streams that know a service; a Watch stream has no names.
+func (s *Server) holders(n registry.Name) (streams []uint64) {
+	for _, id := range s.xds.Holders(n) {
+		streams = append(streams, uint64(id))
+	}
+	return streams
 }
 
 // clients lists the streams of both protocols. A Watch stream has no number of

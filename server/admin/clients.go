@@ -37,8 +37,28 @@ func (s *Server) mayList(who identity.Principal, client identity.ID) bool {
 }
 
 func (s *Server) countClients(who identity.Principal) *adminv1.ClientCounts {
+	return count(s.clients(who))
+}
+
+// holders counts the clients that know the service, of those that the caller
+// may see.
+func (s *Server) holders(who identity.Principal, n registry.Name) *adminv1.ClientCounts {
+	knows := s.knowing(n)
+	return count(slices.DeleteFunc(s.clients(who), func(c Client) bool { return !knows(c.Stream) }))
+}
+
+// knowing says of a stream whether it knows the service.
+func (s *Server) knowing(n registry.Name) func(stream uint64) bool {
+	set := make(map[uint64]bool)
+	for _, stream := range s.cfg.Holders(n) {
+		set[stream] = true
+	}
+	return func(stream uint64) bool { return set[stream] }
+}
+
+func count(clients []Client) *adminv1.ClientCounts {
 	out := &adminv1.ClientCounts{}
-	for _, c := range s.clients(who) {
+	for _, c := range clients {
 		out.Connected++
 		switch {
 		case nacked(&c):
@@ -79,8 +99,12 @@ func (s *Server) ListClients(ctx context.Context, req *adminv1.ListClientsReques
 		}
 	}
 	var rows []paging.Keyed[Client]
+	knows := func(uint64) bool { return true }
+	if !service.IsZero() {
+		knows = s.knowing(service)
+	}
 	for _, c := range s.clients(who) {
-		if s.wanted(&c, req, service) {
+		if wanted(&c, req) && knows(c.Stream) {
 			rows = append(rows, paging.Keyed[Client]{Key: fmt.Sprintf("%020d", c.Stream), Row: c})
 		}
 	}
@@ -96,17 +120,10 @@ func (s *Server) ListClients(ctx context.Context, req *adminv1.ListClientsReques
 	return resp, nil
 }
 
-func (s *Server) wanted(c *Client, req *adminv1.ListClientsRequest, service registry.Name) bool {
+func wanted(c *Client, req *adminv1.ListClientsRequest) bool {
 	p := req.GetProtocol()
-	switch {
-	case p != adminv1.ClientProtocol_CLIENT_PROTOCOL_UNSPECIFIED && p != protocolOf(c.Protocol),
-		req.GetNacked() && !nacked(c), req.GetBehind() && !behind(c):
-		return false
-	case service.IsZero():
-		return true
-	}
-	list, _ := s.cfg.Resources(c.Stream)
-	return slices.ContainsFunc(list, func(r Resource) bool { return r.Service == service })
+	return (p == adminv1.ClientProtocol_CLIENT_PROTOCOL_UNSPECIFIED || p == protocolOf(c.Protocol)) &&
+		(!req.GetNacked() || nacked(c)) && (!req.GetBehind() || behind(c))
 }
 
 // DescribeClient returns the streams of one node with every name on them that

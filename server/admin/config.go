@@ -49,16 +49,23 @@ type Config struct {
 
 	// Record is desired.Writer.Record: it returns when the record is durable.
 	Record func(context.Context, desired.Record) error
-	// ReleaseQuarantine ends an instance's quarantine; not ok: it had none.
+	// ReleaseQuarantine ends an instance's quarantine; not ok: it had none. Nil:
+	// nothing is ever in quarantine.
 	ReleaseQuarantine func(context.Context, registry.Name, registry.UID) (ok bool, err error)
 	// Stance is what the region's observers make of themselves; nil, or a nil
 	// Stance: nobody is suspected.
 	Stance func() *health.Stance
-	// ReleaseBrake ends the region's brake; not ok: it was not engaged.
+	// ReleaseBrake ends the region's brake; not ok: it was not engaged. Nil: there
+	// is none.
 	ReleaseBrake func(context.Context) (ok bool, err error)
 	// ReleaseSource is desired.Writer.Confirm: how many held removals of a
 	// source go with its next list.
 	ReleaseSource func(source string) int
+	// Rollouts lists the services whose changed contract is on its way into
+	// effect. Nil: none ever is.
+	Rollouts func() []registry.Name
+	// Holders lists the open streams that know a service.
+	Holders func(registry.Name) []uint64
 	// TestContract replays the recorded minutes of a service against a contract
 	// with its defaults. Nil: nothing is recorded.
 	TestContract func(ctx context.Context, n registry.Name, draft registry.Contract, since time.Duration) (ContractTrial, error)
@@ -90,6 +97,8 @@ type Inspection struct {
 	// Until and Why say what a changed view waits for; zero: nothing waits.
 	Until time.Time
 	Why   string
+	// Third is health.Evaluator.CallersThird.
+	Third health.Third
 	// Rollout is a changed contract on its way into effect; nil: there is none.
 	Rollout *Rollout
 }

@@ -17,6 +17,9 @@ import (
 	"github.com/sightlinedev/sightline/views"
 )
 
+// keptShown bounds the members named that stay in because of callers' third.
+const keptShown = 100
+
 // subject is what an explanation is put together from.
 type subject struct {
 	name     registry.Name
@@ -24,6 +27,8 @@ type subject struct {
 	rows     map[registry.UID]*registry.Instance
 	view     *views.View // nil: nothing is published yet
 	found    Inspection
+	stance   *health.Stance
+	clients  *adminv1.ClientCounts
 	now      time.Time
 }
 
@@ -49,11 +54,11 @@ func (s *Server) Explain(ctx context.Context, req *adminv1.ExplainRequest) (*adm
 		}
 	}
 	if j.found, ok, err = s.cfg.Inspect(ctx, n); err != nil {
-		return nil, status.Errorf(status.Stopping, "the evaluation does not answer: %v", err)
+		return nil, notInspected(err)
 	} else if !ok {
 		return nil, status.Hidden("service", n.String()) // deleted meanwhile
 	}
-	j.view, j.now = snap.Get(n), time.Now()
+	j.view, j.stance, j.clients, j.now = snap.Get(n), s.stance(), s.holders(who, n), time.Now()
 	return &adminv1.ExplainResponse{Service: j.explain(only)}, nil
 }
 
@@ -73,64 +78,117 @@ func (s *Server) subject(n registry.Name) (j subject, ok bool) {
 }
 
 func (j *subject) explain(only registry.UID) *adminv1.ServiceExplanation {
-	out := &adminv1.ServiceExplanation{Namespace: j.name.Namespace, Name: j.name.Service, Dampers: j.dampers()}
+	out := &adminv1.ServiceExplanation{
+		Namespace: j.name.Namespace, Name: j.name.Service, Time: stamp(j.now), Dampers: j.dampers(),
+		Counts: &adminv1.InstanceCounts{}, Clients: j.clients, Rollout: rolloutOf(j.found.Rollout), Brake: j.brake(), CallersThird: j.third(),
+	}
 	if v := j.view; v != nil {
 		head := headOf(v)
 		out.EndpointVersion, out.ConfigVersion = head.GetEndpointVersion(), head.GetConfigVersion()
 		out.Confidence, out.Guard, out.Contract = head.GetConfidence(), head.GetGuard(), head.GetContract()
 	}
+	var supplied registry.ClassSet
 	for k := range j.found.Instances {
 		x := &j.found.Instances[k]
+		supplied |= x.Verdict.Supplied
+		countVerdict(out.Counts, &x.Verdict)
 		if only == 0 || x.Verdict.UID == only {
 			out.Instances = append(out.Instances, j.instance(x))
+		}
+	}
+	for _, c := range classes {
+		if supplied.Has(c) {
+			out.Supplied = append(out.Supplied, classOf(c))
 		}
 	}
 	return out
 }
 
-// dampers hold back a change of the whole service.
-func (j *subject) dampers() (out []*adminv1.Damper) {
-	if j.found.Until.After(j.now) {
-		out = append(out, &adminv1.Damper{
-			Kind: adminv1.DamperKind_DAMPER_KIND_WINDOW, Detail: j.found.Why, EndTime: stamp(j.found.Until),
-		})
+func countVerdict(c *adminv1.InstanceCounts, v *health.Verdict) {
+	if !v.Member {
+		c.Unadmitted++
+		return
 	}
-	if v := j.view; v != nil && v.Guard.Tripped {
-		out = append(out, &adminv1.Damper{Kind: adminv1.DamperKind_DAMPER_KIND_GUARD, Detail: guardDetail(v)})
+	if v.Draining {
+		c.Draining++
+	}
+	switch v.State {
+	case health.Eligible:
+		c.Eligible++
+	case health.Degraded:
+		c.Degraded++
+	case health.Ineligible:
+		c.Ineligible++
+	case health.Unknown:
+		c.Unknown++
+	}
+}
+
+// brake is the region's brake while it is engaged.
+func (j *subject) brake() *adminv1.BrakeExplanation {
+	st := j.stance
+	if st == nil || !st.Braked {
+		return nil
+	}
+	return &adminv1.BrakeExplanation{Active: true, Since: stamp(st.BrakedSince), Detail: st.BrakeDetail, ReleasedZones: sortedKeys(st.Released)}
+}
+
+func sortedKeys(set map[string]bool) (keys []string) {
+	for k, in := range set {
+		if in {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// third is how much callers' word alone holds out, where it holds any.
+func (j *subject) third() *adminv1.CallersThirdExplanation {
+	t := &j.found.Third
+	if t.Out == 0 && len(t.Kept) == 0 {
+		return nil
+	}
+	out := &adminv1.CallersThirdExplanation{Out: uint32(t.Out), Most: uint32(t.Most), Members: uint32(t.Members)}
+	for _, uid := range t.Kept[:min(len(t.Kept), keptShown)] {
+		out.Kept = append(out.Kept, uid.String())
 	}
 	return out
 }
 
-func guardDetail(v *views.View) string {
-	where := "region"
-	if len(v.Guard.Zones) > 0 && v.Guard.Zones[0] != "" {
-		where = "zones " + strings.Join(v.Guard.Zones, ", ")
+func rolloutOf(r *Rollout) *adminv1.RolloutExplanation {
+	if r == nil {
+		return nil
 	}
-	return fmt.Sprintf("%d of %d members serve, the floor is %d %% (%s); ends when enough of them serve again",
-		v.Guard.Serving, v.Guard.Members, v.Guard.Floor, where)
+	return &adminv1.RolloutExplanation{
+		State: adminv1.RolloutState(r.State) + 1, Contract: r.Contract.String(), Revision: r.Revision, Since: stamp(r.Since),
+		NextTime: stamp(r.Next), Zones: r.Zones, ZonesTotal: uint32(r.ZonesTotal), WouldWithdraw: uint32(r.WouldWithdraw),
+		Members: uint32(r.Members), Detail: r.Detail,
+	}
 }
 
 func (j *subject) instance(x *health.Explanation) *adminv1.InstanceExplanation {
 	v := &x.Verdict
 	out := &adminv1.InstanceExplanation{
 		Uid: v.UID.String(), State: stateOf(v.State), Member: v.Member, Rule: v.Rule.String(),
-		Detail: withLease(v.Detail, x.Lease, j.now), Since: stamp(v.Since), OutBy: v.OutBy.String(),
-		Weight: v.Weight, Draining: v.Draining, Evidence: j.evidence(x),
+		Detail: v.Detail, Since: stamp(v.Since), OutBy: v.OutBy.String(),
+		Weight: v.Weight, Draining: v.Draining, Overridden: v.Overridden, DegradedPercent: v.Kept,
+		Quarantine: j.quarantine(x), Ramp: rampOf(x.Ramp), Dependencies: dependenciesOf(x.Dependencies), Returns: j.returns(x),
 	}
 	if row := j.rows[v.UID]; row != nil {
-		out.Label, out.BaseWeight = row.Label, row.Weight
+		out.Label, out.BaseWeight, out.Zone, out.Lease = row.Label, row.Weight, row.Zone, leaseOf(x.Lease, row.Lease)
 	}
-	m := j.member(v.UID)
-	if m != nil {
+	if m := j.member(v.UID); m != nil {
 		out.Weight, out.BaseWeight, out.Listed = m.Weight, m.BaseWeight, m.Listed
 	}
-	for _, h := range x.Holds {
-		out.Dampers = append(out.Dampers, holdDamper(h))
+	for _, c := range classes {
+		e := j.class(x, c)
+		if e.Primary {
+			out.Primary = e.GetEvidenceClass()
+		}
+		out.Evidence = append(out.Evidence, e)
 	}
-	if m != nil && m.Listed && !v.State.Serving() && j.view.Guard.Tripped {
-		out.Dampers = append(out.Dampers, &adminv1.Damper{Kind: adminv1.DamperKind_DAMPER_KIND_GUARD,
-			Detail: "listed all the same: " + guardDetail(j.view)})
-	}
+	out.NotTheCause, out.Dampers = j.asides(x), j.instanceDampers(x)
 	return out
 }
 
@@ -153,76 +211,109 @@ func (j *subject) member(uid registry.UID) *views.Member {
 	return j.view.Members[k]
 }
 
-// holdDamper says what a rule that took the instance out waits for.
-func holdDamper(h health.Hold) *adminv1.Damper {
-	d := &adminv1.Damper{Kind: adminv1.DamperKind_DAMPER_KIND_RETURN_HOLD, EndTime: stamp(h.Until)}
-	switch {
-	case h.Until.IsZero():
-		d.Detail = fmt.Sprintf("out by %s: the evidence is not good enough yet for the hold to run", h.Rule)
-	default:
-		d.Detail = fmt.Sprintf("out by %s: returns if the evidence stays as good as it is", h.Rule)
-	}
-	return d
+// lifted says whether the guard lists the instance in spite of its quarantine.
+func (j *subject) lifted(v *health.Verdict) bool {
+	m := j.member(v.UID)
+	return v.Quarantined && m != nil && m.Listed
 }
 
-// withLease adds what is known of the lease to a verdict's words: no evidence
-// class speaks of it.
-func withLease(detail string, l *health.LeaseEvidence, now time.Time) string {
+func leaseOf(l *health.LeaseEvidence, term time.Duration) *adminv1.LeaseExplanation {
 	if l == nil {
-		return detail
+		return nil
 	}
-	text := "not renewed since the start"
-	if !l.Renewed.IsZero() {
-		text = fmt.Sprintf("renewed %s ago", rounded(now.Sub(l.Renewed)))
-	}
-	if left := l.Ends.Sub(now); left > 0 {
-		text += fmt.Sprintf(", runs for another %s", rounded(left))
-	} else {
-		text += fmt.Sprintf(", over for %s", rounded(-left))
-	}
-	return detail + "; lease: " + text
+	return &adminv1.LeaseExplanation{Term: durationpb.New(term), RenewedTime: stamp(l.Renewed), EndTime: stamp(l.Ends),
+		LapsedTime: stamp(l.Lapsed), Suspect: l.Suspect}
 }
 
-func rounded(d time.Duration) time.Duration { return d.Round(100 * time.Millisecond) }
+func rampOf(r *health.RampEvidence) *adminv1.RampExplanation {
+	if r == nil {
+		return nil
+	}
+	return &adminv1.RampExplanation{Percent: r.Percent, Step: uint32(r.Step), Steps: uint32(r.Steps), NextTime: stamp(r.Next),
+		EndTime: stamp(r.Ends), HeldBy: r.HeldBy, Trial: r.Trial}
+}
 
-// evidence is what each class says, those that are not supplied too.
-func (j *subject) evidence(x *health.Explanation) (out []*adminv1.ClassEvidence) {
-	for _, c := range [...]registry.EvidenceClass{registry.ClassProbe, registry.ClassSelf, registry.ClassCallers} {
-		e := &adminv1.ClassEvidence{
-			EvidenceClass: registryv1.EvidenceClass(c) + 1,
-			Supplied:      x.Verdict.Supplied.Has(c), Fresh: x.Verdict.Fresh.Has(c),
-		}
-		// The instance's own word is the only class that is evaluated, so it is
-		// the primary one wherever it speaks.
-		e.Primary = c == registry.ClassSelf && e.Fresh
-		switch {
-		case c == registry.ClassSelf && x.Self != nil:
-			e.Reporters, e.NewestAge = 1, durationpb.New(j.now.Sub(x.Self.At))
-			e.Detail = selfDetail(x, j.now)
-		case !e.Supplied:
-			e.Detail = "not supplied by the capability profile"
-		default:
-			e.Detail = silence(x.SilentAt[c], j.now)
-		}
-		out = append(out, e)
+func dependenciesOf(all []health.DependencyEffect) (out []*adminv1.DependencyExplanation) {
+	for _, d := range all {
+		out = append(out, &adminv1.DependencyExplanation{Name: d.Name, Shared: d.Shared, Authority: registryv1.DependencyAuthority(d.Authority) + 1, // both lists have the same order
+
+			Degraded: d.Degraded, WeightPercent: d.Weight, Detail: dependencyDetail(&d)})
 	}
 	return out
 }
 
-func selfDetail(x *health.Explanation, now time.Time) string {
-	text := x.Self.Status.String()
-	if len(x.Self.Degraded) > 0 {
-		text += ", calls degraded: " + strings.Join(x.Self.Degraded, ", ")
+func dependencyDetail(d *health.DependencyEffect) string {
+	switch {
+	case !d.Degraded:
+		return "not degraded"
+	case !d.Applies:
+		return "degraded, without effect now: another rule decides"
+	case d.Authority == registry.Informational:
+		return "degraded, and only shown"
+	case d.Authority == registry.Unreadiness:
+		return "degraded: the instance is out"
 	}
-	if at, ok := x.SilentAt[registry.ClassSelf]; ok && !at.After(now) {
-		text += "; " + silence(at, now)
+	text := fmt.Sprintf("degraded: the weight is kept at %d %%", d.Weight)
+	if !d.Declared {
+		text += " (the contract does not name it, so that is the default)"
 	}
 	return text
 }
 
-func silence(at, now time.Time) string {
-	if at.After(now) {
-		return fmt.Sprintf("not heard; silent in %s", rounded(at.Sub(now)))
+// quarantine is the instance's flap damping.
+func (j *subject) quarantine(x *health.Explanation) *adminv1.QuarantineExplanation {
+	q := quarantineOf(x)
+	q.Lifted = j.lifted(&x.Verdict)
+	return q
+}
+
+// returns says, for each rule that took the instance out, when that is over.
+func (j *subject) returns(x *health.Explanation) (out []*adminv1.ReturnExplanation) {
+	for _, h := range x.Holds {
+		out = append(out, &adminv1.ReturnExplanation{Rule: h.Rule.String(), Since: stamp(h.Since), Time: stamp(h.Until),
+			Trial: h.Trial, Detail: j.returnDetail(&h)})
 	}
-	return fmt.Sprintf("silent for %s", rounded(now.Sub(at)))
+	if r := x.Retry; r != nil {
+		out = append(out, &adminv1.ReturnExplanation{Rule: r.Rule.String(), Since: stamp(r.Since), Time: stamp(r.Again),
+			Detail: fmt.Sprintf("its membership ended within its first ramp (%s in a row); then it is admitted again at its first good evidence", times(r.Times))})
+	}
+	return out
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// returnDetail says what the return of a rule waits for (HEALTH.md §4).
+func (j *subject) returnDetail(h *health.Hold) string {
+	hold := j.contract.ReturnHold
+	switch {
+	case h.Trial:
+		return "a trial at the first step of its ramp" + j.rampWords()
+	case h.Rule == health.R1:
+		return "one full term of renewals after the lapse, or the operator's clear" + j.rampWords()
+	case h.Rule == health.R2:
+		return fmt.Sprintf("%s of SERVING", hold) + j.rampWords()
+	case h.Rule == health.R3 || h.Rule == health.R5:
+		return fmt.Sprintf("%s of probes at or under their in-line", hold) + j.rampWords()
+	}
+	return fmt.Sprintf("%s of good evidence", hold) + j.rampWords()
+}
+
+func (j *subject) rampWords() string {
+	if j.contract.Ramp == 0 {
+		return ", then full weight at once"
+	}
+	return fmt.Sprintf(", then the ramp over %s", j.contract.Ramp)
+}
+
+// zoneList writes zones for a person.
+func zoneList(zones []string) string {
+	if len(zones) == 0 || zones[0] == "" {
+		return "region"
+	}
+	return "zones " + strings.Join(zones, ", ")
 }

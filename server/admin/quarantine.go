@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
@@ -104,7 +105,7 @@ func (s *Server) ReleaseQuarantine(ctx context.Context, req *adminv1.ReleaseQuar
 	if err != nil {
 		return nil, err
 	}
-	if x == nil || !x.Verdict.Quarantined {
+	if x == nil || !x.Verdict.Quarantined || s.cfg.ReleaseQuarantine == nil {
 		return nil, s.refuse(ctx, a, nothingHeld(a.target, "it is not in quarantine"))
 	}
 	if err := s.record(ctx, a); err != nil {
@@ -231,7 +232,18 @@ func (s *Server) stance() *health.Stance {
 	return s.cfg.Stance()
 }
 
+// flapsShown bounds the changes that are listed.
+const flapsShown = 20
+
 // quarantineOf is an instance's flap damping.
 func quarantineOf(x *health.Explanation) *adminv1.QuarantineExplanation {
-	return &adminv1.QuarantineExplanation{Active: x.Verdict.Quarantined, Changes: uint32(x.Verdict.Flaps)}
+	q := &x.Quarantine
+	out := &adminv1.QuarantineExplanation{
+		Active: x.Verdict.Quarantined, Since: stamp(q.Since), EndTime: stamp(q.Until), Changes: uint32(max(len(q.Flaps), x.Verdict.Flaps)),
+		Limit: uint32(q.Changes), Window: durationpb.New(q.Window), NextHold: durationpb.New(q.NextHold),
+	}
+	for _, f := range q.Flaps[max(0, len(q.Flaps)-flapsShown):] {
+		out.History = append(out.History, &adminv1.FlapExplanation{Time: stamp(f.At), Serving: f.Serving, Rule: f.Rule.String()})
+	}
+	return out
 }

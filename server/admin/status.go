@@ -39,6 +39,8 @@ func (s *Server) GetStatus(ctx context.Context, _ *adminv1.GetStatusRequest) (*a
 		st.Alarms = s.cfg.Alarms()
 	}
 	s.countViews(st, who, snap)
+	held := s.activeDampers(ctx, who, snap)
+	st.Dampers, st.DampersTotal, st.Quarantined = held.list, uint32(held.total), uint32(held.quarantined)
 	return &adminv1.GetStatusResponse{Status: st}, nil
 }
 

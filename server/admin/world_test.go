@@ -72,6 +72,9 @@ type world struct {
 	flapping   map[registry.UID]int
 	released   []string
 	rollout    *Rollout
+	rollouts   []registry.Name
+	third      health.Third
+	edit       func(*health.Explanation)
 	trial      func(context.Context, registry.Name, registry.Contract, time.Duration) (ContractTrial, error)
 }
 
@@ -161,6 +164,17 @@ func (w *world) config() Config {
 			w.stance = nil
 			return true, nil
 		},
+		Rollouts: func() []registry.Name { return w.rollouts },
+		Holders: func(n registry.Name) (streams []uint64) {
+			for _, c := range w.clients {
+				for _, r := range w.resources[c.Stream] {
+					if r.Service == n {
+						streams = append(streams, c.Stream)
+					}
+				}
+			}
+			return streams
+		},
 		ReleaseSource: func(source string) int {
 			n := w.held[source]
 			delete(w.held, source)
@@ -213,7 +227,12 @@ func (w *world) inspect(_ context.Context, n registry.Name) (i Inspection, ok bo
 		return i, false, nil
 	}
 	i.Instances = e.Explain(time.Now())
-	i.Rollout = w.rollout
+	i.Rollout, i.Third = w.rollout, w.third
+	for k := range i.Instances {
+		if w.edit != nil {
+			w.edit(&i.Instances[k])
+		}
+	}
 	for k := range i.Instances {
 		v := &i.Instances[k].Verdict
 		if v.Flaps = w.flapping[v.UID]; v.Flaps > 0 {
