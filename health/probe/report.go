@@ -68,18 +68,18 @@ func (p *Prober) stream(ctx context.Context, link *link) error {
 	if err := s.bind(uids, true); err != nil {
 		return p.ended(s, err)
 	}
-	for n := 0; ; n++ {
+	for {
+		// Also before the first batch: where the stream is refused that is known
+		// by then, and the results are kept for the next one.
+		if !p.waitForResults(ctx) {
+			return p.ended(s, ctx.Err())
+		}
 		if err := p.sendBatches(s); err != nil {
 			return p.ended(s, err)
 		}
-		if n > 0 { // a refusal comes after the first batch has left
-			link.works()
-		}
+		link.works()
 		if _, uids := p.board.assignment(); len(s.bound) > max(p.cfg.Limits.Bound/2, 2*len(uids)) {
 			return p.ended(s, errReplaced)
-		}
-		if !p.waitForResults(ctx) {
-			return p.ended(s, ctx.Err())
 		}
 	}
 }

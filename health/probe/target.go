@@ -121,7 +121,7 @@ func (t *target) ask(p *registryv1.Probe) error {
 		t.kind, t.name = GRPC, p.GetService()
 	case registryv1.ProbeKind_PROBE_KIND_HTTP:
 		t.kind, t.path = HTTP, cmp.Or(p.GetPath(), "/")
-		if u, err := url.ParseRequestURI(t.path); err != nil || !strings.HasPrefix(t.path, "/") || u.Host != "" {
+		if _, err := url.ParseRequestURI(t.path); err != nil || !strings.HasPrefix(t.path, "/") || strings.HasPrefix(t.path, "//") {
 			return fmt.Errorf("path %q is not one: it starts with one slash", t.path)
 		}
 	default:
