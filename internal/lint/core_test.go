@@ -64,7 +64,7 @@ func TestPureCore(t *testing.T) {
 var starters = []struct{ pkg, why string }{
 	{"views/store", "the writer, the writer behind, and a disk that may hang"},
 	{"identity/svid", "polls files, follows the Workload API"},
-	{"health/probe", "one loop per target"},
+	{"health/probe", "the loop, the two streams, and the probes in flight: all end with Run"},
 	{"registry/source/*", "a source's passes"},
 	{"dns", "socket loops"},
 	{"server", "the composition root starts and stops everything"},

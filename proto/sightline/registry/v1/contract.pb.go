@@ -32,7 +32,7 @@ const (
 	ProbeKind_PROBE_KIND_TCP ProbeKind = 1
 	// grpc.health.v1 Check.
 	ProbeKind_PROBE_KIND_GRPC ProbeKind = 2
-	// HTTP GET that answers 200 to 399.
+	// HTTP GET that answers 200 to 299; a redirect is not followed, and is a failure.
 	ProbeKind_PROBE_KIND_HTTP ProbeKind = 3
 )
 
