@@ -54,7 +54,8 @@ type XDS struct {
 	StreamsPerSource    int           // open ADS streams per (identity, source address)
 	StreamsPerCaller    int           // open ADS streams per identity, at least; see StreamShare
 	StreamShare         float64       // or this share of the capacity, whichever is more *
-	LRSStreamsPerCaller int           // open LRS streams per identity, counted apart *
+	LRSStreamsPerCaller int           // open LRS streams per identity, counted apart
+	LoadReportBytes     int           // of one load report on an LRS stream
 	Unacked             int           // unacknowledged responses of a type before changes merge
 	SendWindow          int           // unacknowledged bytes that a shared sender may leave on a stream
 	StallAfter          time.Duration // without progress, plus the response's size over StallRate
@@ -76,11 +77,19 @@ type API struct {
 // Reports bounds the ingestion of evidence.
 type Reports struct {
 	MaxMessageBytes int     // of one message on a report stream
-	Instances       int     // uids bound on one stream
+	Instances       int     // uids bound on one stream of self-reports
+	Callees         int     // uids bound on one stream of outcomes, and reporters on it
+	Targets         int     // uids bound on one stream of probe results
 	Streams         int     // open report streams per (identity, source address)
 	Rate            float64 // messages a second on one stream
 	Burst           int     // messages that may come at once
 	Inbox           int     // samples waiting in one shard before further ones are dropped
+
+	ProberSilence   time.Duration // a prober that is not heard of leaves its targets to others
+	ProberGrace     time.Duration // after a start: how long probers of a second zone are waited for
+	AssignmentEvery time.Duration // changes of an assignment are gathered this long
+	AssignmentPart  int           // targets in one message
+	DialBacks       int           // unproved addresses of one identity that are dialled at once
 }
 
 // DNS bounds the DNS listeners (DNS.md §4).
@@ -144,7 +153,10 @@ func Default() Limits {
 			PageSize: 1000, DefaultPageSize: 100, ApplyObjects: 1000, UnknownNamesPerCall: 6000,
 		},
 		Reports: Reports{
-			MaxMessageBytes: 64 << 10, Instances: 1000, Streams: 256, Rate: 20, Burst: 100, Inbox: 65536,
+			MaxMessageBytes: 64 << 10, Instances: 1000, Callees: 20000, Targets: 200000,
+			Streams: 256, Rate: 20, Burst: 100, Inbox: 65536,
+			ProberSilence: 10 * time.Second, ProberGrace: 10 * time.Second,
+			AssignmentEvery: 500 * time.Millisecond, AssignmentPart: 1000, DialBacks: 8,
 		},
 		DNS:          dns(),
 		Registry:     Registry{WriteTimeout: time.Second},
@@ -168,7 +180,7 @@ func xds() XDS {
 		ConcurrentStreams: 16, MaxRequestBytes: 64 << 20, DecodeBudget: 1 << 30, DecodeFree: 4 << 20,
 		Names: 5000, AgentNames: 100000, AssignmentBytes: 3 << 20, ResponseBytes: 3 << 20,
 		RequestRate: 20, RequestBurst: 100,
-		StreamsPerSource: 256, StreamsPerCaller: 2000, StreamShare: 0.10, LRSStreamsPerCaller: 2000,
+		StreamsPerSource: 256, StreamsPerCaller: 2000, StreamShare: 0.10, LRSStreamsPerCaller: 2000, LoadReportBytes: 4 << 20,
 		Unacked: 8, SendWindow: 60 << 10, StallAfter: 30 * time.Second, StallRate: 16 << 10,
 	}
 }

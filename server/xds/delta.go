@@ -369,6 +369,9 @@ func (p *pass) take(t typ, b *batch, r *record, f *found) {
 // put adds a resource to a response.
 func (p *pass) put(t typ, b *batch, r *record, f *found) {
 	b.add(t, f, r)
+	if t == eds && p.st.watched != nil {
+		p.st.notePut(f, p.now)
+	}
 	if p.st.isOutbound(t, &f.name) {
 		p.st.composites[t] = composite{at: f.enc.at, render: f.enc.render}
 	}

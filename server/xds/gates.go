@@ -112,6 +112,9 @@ func (st *stream) settle(t typ, r *request, now time.Time) bool {
 		}
 	}
 	if r.failed {
+		if t == eds {
+			st.noteSettled(f, false, now)
+		}
 		st.rejected(t, i, r.detail)
 	} else {
 		st.settled(t, f, now)
@@ -145,6 +148,9 @@ func (st *stream) settled(t typ, f *inflight, now time.Time) {
 		ts.acked = f.newest
 	}
 	st.accepted(t, f)
+	if t == eds {
+		st.noteSettled(f, true, now)
+	}
 	if on := st.srv.cfg.Events.Propagation; on != nil && !f.published.IsZero() {
 		on(st.kind.name, now.Sub(f.published))
 	}

@@ -86,6 +86,11 @@ func (s *Server) stream(conn grpc.ServerStream, delta bool) error {
 		st.names = s.cfg.Limits.AgentNames
 	}
 	st.scope = s.scopeOf(who)
+	if !delta {
+		key := s.connection(ctx)
+		s.connections.join(key, st)
+		defer s.connections.leave(key, st)
+	}
 	s.feed.enter(st)
 	s.mu.Lock()
 	draining := s.draining
@@ -135,7 +140,7 @@ func (s *Server) read(ctx context.Context, st *stream) error {
 			defer st.part()
 		}
 		plain := r.plain()
-		if !plain && s.throttle(ctx, st, budget) != nil {
+		if !plain && s.throttle(ctx, st.who, st.node.id, budget) != nil {
 			return s.ended(ctx)
 		}
 		settled, err := st.receive(r, time.Now())
@@ -144,7 +149,7 @@ func (s *Server) read(ctx context.Context, st *stream) error {
 		}
 		r.done()
 		// Only an acknowledgement of something is free.
-		if plain && !settled && s.throttle(ctx, st, budget) != nil {
+		if plain && !settled && s.throttle(ctx, st.who, st.node.id, budget) != nil {
 			return s.ended(ctx)
 		}
 	}
@@ -152,12 +157,12 @@ func (s *Server) read(ctx context.Context, st *stream) error {
 
 // throttle takes a request from the stream's budget, and waits when there is
 // none left. An error says that the stream ended.
-func (s *Server) throttle(ctx context.Context, st *stream, budget *rate.Limiter) error {
+func (s *Server) throttle(ctx context.Context, who identity.Principal, node string, budget *rate.Limiter) error {
 	if budget.Allow() {
 		return nil
 	}
 	if on := s.cfg.Events.Throttled; on != nil {
-		on(st.who, st.node.id)
+		on(who, node)
 	}
 	return budget.Wait(ctx)
 }
@@ -245,29 +250,56 @@ func (s *Server) refuse(ctx context.Context, st *stream, reason error) error {
 func (s *Server) admit(who identity.Principal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.cfg.Limits
-	switch {
-	case s.draining != nil:
+	if s.draining != nil {
 		return s.draining
-	case s.perPeer[who] >= l.StreamsPerSource:
-		return status.New(status.LimitExceeded, "%d streams of %s from %s are open, the limit is %d",
-			s.perPeer[who], who, who.Addr, l.StreamsPerSource).With("limit", "XDS.StreamsPerSource").Err()
-	case s.perID[who.ID] >= l.StreamsPerCaller:
-		return status.New(status.LimitExceeded, "%d streams of %s are open, the limit is %d",
-			s.perID[who.ID], who, l.StreamsPerCaller).With("limit", "XDS.StreamsPerCaller").Err()
 	}
-	s.perPeer[who]++
-	s.perID[who.ID]++
-	return nil
+	l := s.cfg.Limits
+	return s.ads.enter(who, "ADS", bound{"XDS.StreamsPerSource", l.StreamsPerSource}, bound{"XDS.StreamsPerCaller", l.StreamsPerCaller})
 }
 
 func (s *Server) dismiss(who identity.Principal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.perPeer[who]--; s.perPeer[who] == 0 {
-		delete(s.perPeer, who)
+	s.ads.leave(who)
+}
+
+// census counts the open streams of each caller.
+type census struct {
+	perPeer map[identity.Principal]int
+	perID   map[identity.ID]int
+}
+
+func newCensus() census {
+	return census{perPeer: make(map[identity.Principal]int), perID: make(map[identity.ID]int)}
+}
+
+// bound is a limit by its name.
+type bound struct {
+	name string
+	most int
+}
+
+// enter counts a stream, or says which limit refuses it: that of its caller at
+// its address, or that of its caller.
+func (c census) enter(who identity.Principal, what string, source, caller bound) error {
+	if n := c.perPeer[who]; n >= source.most {
+		return status.New(status.LimitExceeded, "%d %s streams of %s from %s are open, the limit is %d",
+			n, what, who, who.Addr, source.most).With("limit", source.name).Err()
 	}
-	if s.perID[who.ID]--; s.perID[who.ID] == 0 {
-		delete(s.perID, who.ID)
+	if n := c.perID[who.ID]; n >= caller.most {
+		return status.New(status.LimitExceeded, "%d %s streams of %s are open, the limit is %d",
+			n, what, who, caller.most).With("limit", caller.name).Err()
+	}
+	c.perPeer[who]++
+	c.perID[who.ID]++
+	return nil
+}
+
+func (c census) leave(who identity.Principal) {
+	if c.perPeer[who]--; c.perPeer[who] == 0 {
+		delete(c.perPeer, who)
+	}
+	if c.perID[who.ID]--; c.perID[who.ID] == 0 {
+		delete(c.perID, who.ID)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // of the rendering that gives other bytes for the same view, so that a client
 // that resumes after an upgrade is sent them; testdata/revision.txt holds the
 // bytes of this one.
-const rendererRevision = 1
+const rendererRevision = 2
 
 // shape is everything about a client that a resource's bytes depend on, the
 // zone aside.

@@ -13,7 +13,8 @@ import (
 )
 
 // tier orders members for a caller that prefers its zone. Tiers that have
-// members become priorities 0, 1, 2 without a gap, which every client demands.
+// members become priorities 0, 1, 2 without a gap, which every client demands;
+// while the near ones are too few, the far ones share their priority (spill).
 type tier uint8
 
 const (
@@ -29,12 +30,14 @@ type placed struct {
 	member *views.Member
 	at     netip.AddrPort
 	tier   tier
+	level  tier   // whose priority it is in: another than its own while a zone spills
+	weight uint32 // as rendered
 }
 
 // locality is one locality of an assignment.
 type locality struct {
 	region, zone, subZone string
-	tier                  tier
+	tier, level           tier
 	priority              uint32
 	weight                uint32 // 0: unset
 	members               []placed
@@ -102,9 +105,13 @@ func place(v *views.View, port int, zone string) ([]placed, error) {
 			continue
 		}
 		seen[at] = struct{}{}
-		ps = append(ps, placed{member: m, at: at, tier: tierOf(v, m, zone)})
+		t := tierOf(v, m, zone)
+		ps = append(ps, placed{member: m, at: at, tier: t, level: t, weight: m.Weight})
 	}
 	slices.Reverse(ps)
+	if v.PreferZone {
+		spill(v, zone, ps)
+	}
 	return ps, nil
 }
 
@@ -124,12 +131,12 @@ func tierOf(v *views.View, m *views.Member, zone string) tier {
 	return tierFar
 }
 
-// numberPriorities turns tiers into priorities without a gap, and puts
+// numberPriorities turns levels into priorities without a gap, and puts
 // localities in that order, otherwise as they were.
 func numberPriorities(ls []locality) {
 	var present [tiers]bool
 	for i := range ls {
-		present[ls[i].tier] = true
+		present[ls[i].level] = true
 	}
 	var number [tiers]uint32
 	next := uint32(0)
@@ -140,7 +147,7 @@ func numberPriorities(ls []locality) {
 		}
 	}
 	for i := range ls {
-		ls[i].priority = number[ls[i].tier]
+		ls[i].priority = number[ls[i].level]
 	}
 	slices.SortStableFunc(ls, func(a, b locality) int { return int(a.priority) - int(b.priority) })
 }

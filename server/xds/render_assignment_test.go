@@ -3,6 +3,7 @@ package xds
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -66,6 +67,7 @@ func TestAssignmentsKeepTheRulesOfEveryClient(t *testing.T) {
 		}
 		checkLocalities(t, v, rd, cla)
 		checkMembers(t, v, rd, cla)
+		checkShares(t, v, rd, cla)
 	})
 }
 
@@ -113,19 +115,78 @@ func checkMembers(t *rapid.T, v *views.View, rd rendering, cla *endpointv3.Clust
 			}
 			delete(want, address(e))
 			sum += m.Weight
-			if rd.envoy && e.GetLoadBalancingWeight().GetValue() != m.Weight {
-				t.Fatalf("member %s has weight %v, want %d", m.UID, e.LoadBalancingWeight, m.Weight)
+			if w := e.GetLoadBalancingWeight().GetValue(); rd.envoy && (w == 0 || !v.PreferZone && w != m.Weight) {
+				t.Fatalf("member %s has weight %d, want %d", m.UID, w, m.Weight)
 			}
 			if first := v.PreferZone && rd.zone != "" && m.Zone == rd.zone && !m.LastResort; first && l.Priority != 0 {
 				t.Fatalf("member %s of the caller's zone has priority %d", m.UID, l.Priority)
 			}
 		}
-		if !rd.envoy && v.Forms[rd.size] != views.Flat && l.LoadBalancingWeight.GetValue() != sum {
+		if !rd.envoy && !v.PreferZone && v.Forms[rd.size] != views.Flat && l.LoadBalancingWeight.GetValue() != sum {
 			t.Fatalf("locality %v weighs %d, its members %d", l.Locality, l.LoadBalancingWeight.GetValue(), sum)
 		}
 	}
 	if len(want) > 0 {
 		t.Fatalf("members are missing: %v", want)
+	}
+}
+
+// checkShares judges what part of the calls of the first priority stays in the
+// caller's zone: all of it while 1.4 times its serving members are as many as its
+// members, else that part; and that each member has its share by weight.
+func checkShares(t *rapid.T, v *views.View, rd rendering, cla *endpointv3.ClusterLoadAssignment) {
+	if !v.PreferZone || !rd.envoy && v.Forms[rd.size] != views.PerEndpoint {
+		return
+	}
+	var all, serving, far, weight float64
+	rendered := map[netip.AddrPort]*views.Member{}
+	for _, m := range v.Members {
+		if m.Endpoint.Addr.IsValid() && m.Listed {
+			rendered[netip.AddrPortFrom(m.Endpoint.Addr, 9090)] = m
+		}
+	}
+	near := func(m *views.Member) bool { return rd.zone != "" && m.Zone == rd.zone }
+	for _, m := range v.Members {
+		if m.Endpoint.Addr.IsValid() && near(m) {
+			all += float64(m.BaseWeight)
+		}
+	}
+	for _, m := range rendered {
+		switch {
+		case m.LastResort:
+		case near(m):
+			serving += float64(m.BaseWeight)
+			weight += float64(m.Weight)
+		default:
+			far += float64(m.Weight)
+		}
+	}
+	keep := min(1, 1.4*serving/all)
+	if serving == 0 || far == 0 {
+		return
+	}
+	first := 0.0
+	got := map[*views.Member]float64{}
+	for _, l := range cla.Endpoints {
+		for _, e := range l.LbEndpoints {
+			w := float64(e.GetLoadBalancingWeight().GetValue())
+			if !rd.envoy {
+				w = float64(l.GetLoadBalancingWeight().GetValue())
+			}
+			if l.Priority == 0 {
+				first += w
+				got[rendered[address(e)]] = w
+			}
+		}
+	}
+	for m, w := range got {
+		want := keep * float64(m.Weight) / weight
+		if !near(m) {
+			want = (1 - keep) * float64(m.Weight) / far
+		}
+		if m.LastResort || math.Abs(w/first-want) > 0.002 {
+			t.Fatalf("member %s in zone %q has %.4f of the calls of zone %q, want %.4f", m.UID, m.Zone, w/first, rd.zone, want)
+		}
 	}
 }
 

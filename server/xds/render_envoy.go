@@ -74,7 +74,7 @@ func trueLocalities(ps []placed) []locality {
 		if !ok {
 			i = len(ls)
 			index[at] = i
-			ls = append(ls, locality{region: at.region, zone: at.zone, tier: at.tier})
+			ls = append(ls, locality{region: at.region, zone: at.zone, tier: at.tier, level: p.level})
 		}
 		ls[i].members = append(ls[i].members, p)
 	}

@@ -43,7 +43,7 @@ func ownLocalities(ps []placed) []locality {
 
 func ownLocality(one []placed) locality {
 	m := one[0].member
-	return locality{region: m.Region, zone: m.Zone, subZone: m.UID.String(), tier: one[0].tier, weight: m.Weight, members: one}
+	return locality{region: m.Region, zone: m.Zone, subZone: m.UID.String(), tier: one[0].tier, level: one[0].level, weight: one[0].weight, members: one}
 }
 
 // groupedLocalities shares members out over a fixed number of localities by
@@ -60,25 +60,35 @@ func groupedLocalities(v *views.View, ps []placed) []locality {
 		}
 		g := groupOf(m.UID, groupCount(v, t))
 		if index[t][g] == 0 {
-			ls = append(ls, locality{subZone: groupName(t, g), tier: t})
+			ls = append(ls, locality{subZone: groupName(t, g), tier: t, level: ps[i].level})
 			index[t][g] = len(ls)
 		}
 		l := &ls[index[t][g]-1]
-		l.weight += m.Weight
+		l.weight += ps[i].weight
 		l.members = append(l.members, ps[i])
 	}
 	return ls
 }
 
 // flatLocalities puts all members of a tier into one locality: exact round
-// robin, which no weight can move.
+// robin, which no weight can move. Only a zone that spills gives them weights.
 func flatLocalities(ps []placed) []locality {
 	all := make([]locality, tiers)
 	for t := range all {
-		all[t] = locality{subZone: flatName(tier(t)), tier: tier(t), weight: 1}
+		all[t] = locality{subZone: flatName(tier(t)), tier: tier(t), level: tier(t)}
 	}
+	spills := false
 	for _, p := range ps {
-		all[p.tier].members = append(all[p.tier].members, p)
+		l := &all[p.tier]
+		l.members = append(l.members, p)
+		l.weight += p.weight
+		l.level = p.level
+		spills = spills || p.level != p.tier
+	}
+	for t := range all {
+		if !spills {
+			all[t].weight = 1
+		}
 	}
 	return slices.DeleteFunc(all, func(l locality) bool { return len(l.members) == 0 })
 }
@@ -131,10 +141,12 @@ func cluster(v *views.View, name string, port int, s shape) (*clusterv3.Cluster,
 			MaxRequests: wrapperspb.UInt32(manyRequests),
 		}}},
 	}
-	if s == shapeEnvoy {
-		if err := forEnvoy(c, v.Ports[port].Protocol); err != nil {
-			return nil, err
-		}
+	if s != shapeEnvoy {
+		c.LrsServer = self()
+		return c, nil
+	}
+	if err := forEnvoy(c, v.Ports[port].Protocol); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
@@ -145,6 +157,12 @@ func ads() *corev3.ConfigSource {
 		ResourceApiVersion:    corev3.ApiVersion_V3,
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
 	}
+}
+
+// self has gRPC clients report what came of their calls to whoever sent the
+// Cluster. Envoy ignores it, and reports as its bootstrap says.
+func self() *corev3.ConfigSource {
+	return &corev3.ConfigSource{ConfigSourceSpecifier: &corev3.ConfigSource_Self{Self: &corev3.SelfConfigSource{}}}
 }
 
 // apiListener is what a channel to xds:///name asks for first. Its routes ride

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	loadstatsv3 "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"google.golang.org/grpc"
 
 	"github.com/sightlinedev/sightline/identity"
@@ -60,7 +61,7 @@ type Events struct {
 	Refused       func(who identity.Principal, service views.Name)              // an existing service, outside the caller's scope, was asked for
 	Unrenderable  func(typ, name string, reason error)                          // a resource breaks a rule of its clients, and was not sent
 
-	LoadStreams func(kind LoadKind, delta int)                                           // LRS streams opened (+1), closed (-1)
+	LoadStreams func(kind LoadKind, delta int)                                              // LRS streams opened (+1), closed (-1)
 	LoadDropped func(who identity.Principal, service views.Name, why LoadDrop, entries int) // entries of a load report were not taken in; the name is zero when it is of no service
 }
 
@@ -75,7 +76,7 @@ type Rejection struct {
 	Detail    string // the client's own words
 }
 
-// Server serves ADS, delta and state of the world.
+// Server serves ADS, delta and state of the world, and takes in load reports.
 type Server struct {
 	cfg      Config
 	feed     *Feed
@@ -87,12 +88,15 @@ type Server struct {
 	stopping chan struct{} // closed when streams are refused
 	policy   atomic.Uint64 // generation that the streams' scopes were judged by
 
-	mu       sync.Mutex
-	draining error
-	perPeer  map[identity.Principal]int
-	perID    map[identity.ID]int
-	stamping map[views.Name]stamping
-	reminded map[string]struct{} // clients that were ended for asking for no Clusters
+	connections *connections
+	rosters     *rosters
+
+	mu        sync.Mutex
+	draining  error
+	ads, lrs  census
+	reporters map[*loadStream]struct{}
+	stamping  map[views.Name]stamping
+	reminded  map[string]struct{} // clients that were ended for asking for no Clusters
 }
 
 // New returns a server that serves nothing until Run is called.
@@ -102,7 +106,8 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg: cfg, pool: newPool(), loaded: make(chan struct{}), stopping: make(chan struct{}),
-		perPeer: make(map[identity.Principal]int), perID: make(map[identity.ID]int),
+		connections: newConnections(), rosters: newRosters(),
+		ads: newCensus(), lrs: newCensus(), reporters: make(map[*loadStream]struct{}),
 		stamping: make(map[views.Name]stamping), reminded: make(map[string]struct{}),
 	}
 	s.render = newRenderer(renderConfig{outbound: cfg.Outbound, refused: func(t typ, name string, reason error) {
@@ -117,9 +122,10 @@ func New(cfg Config) *Server {
 // Feed is where publications are told.
 func (s *Server) Feed() *Feed { return s.feed }
 
-// Register adds the discovery service to a gRPC server that was built with
-// ServerOption and whose InTapHandle calls Tap.
+// Register adds the discovery and the load reporting service to a gRPC server
+// that was built with ServerOption and whose InTapHandle calls Tap.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
+	loadstatsv3.RegisterLoadReportingServiceServer(r, loadService{s: s})
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, service{s: s})
 }
 
@@ -165,10 +171,12 @@ func (s *Server) keepHouse(n int) {
 	if n%600 == 0 {
 		snap := s.cfg.Snapshot()
 		s.render.sweep(func(n views.Name) bool { return snap.Get(n) != nil || s.feed.index.knows(n) })
+		s.rosters.sweep(func(n views.Name) bool { return snap.Get(n) != nil })
 	}
 	if n%10 != 0 {
 		return
 	}
+	s.endMute(now)
 	for _, st := range s.feed.open() {
 		reason := st.stalled(now)
 		if reason == nil {
@@ -216,7 +224,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		s.mu.Lock()
-		left := len(s.perPeer)
+		left := len(s.ads.perPeer) + len(s.lrs.perPeer)
 		s.mu.Unlock()
 		if left == 0 {
 			return nil
@@ -240,5 +248,8 @@ func (s *Server) refuseAll() {
 	for _, st := range s.feed.open() {
 		st.end(reason)
 		st.close()
+	}
+	for _, l := range s.openLoads() {
+		l.end(reason)
 	}
 }

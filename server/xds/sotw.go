@@ -69,6 +69,9 @@ func (st *stream) list(t typ, texts []string, lane flag) {
 		case was && !in:
 			r.clear(t, allFlags)
 			st.untidy = true
+			if t == eds {
+				delete(st.watched, r.id)
+			}
 		}
 	}
 	ts.subscribed = len(listed)

@@ -52,6 +52,7 @@ type stream struct {
 	strays     []any // answers about types that are not served
 	holds      map[nameID]*hold
 	ghosts     map[nameID]struct{} // state of the world: gone, and still shown as they last were
+	watched    map[nameID]holding  // of assignments that load reports speak of: what was sent lately
 	untidy     bool                // some record may say nothing any more
 	timer      *time.Timer
 	timerAt    time.Time
@@ -192,7 +193,7 @@ func (st *stream) shut() {
 	for _, r := range st.records {
 		st.srv.feed.index.leave(r.id, st.id)
 	}
-	st.records, st.holds, st.strays = nil, nil, nil
+	st.records, st.holds, st.strays, st.watched = nil, nil, nil, nil
 	for t := range st.typ {
 		st.typ[t] = typeState{}
 	}
@@ -257,6 +258,7 @@ func (st *stream) tidy() {
 		}
 		delete(st.holds, id)
 		delete(st.ghosts, id)
+		delete(st.watched, id)
 		st.srv.feed.index.leave(id, st.id)
 	})
 }

@@ -152,7 +152,7 @@ func (a *assignment) entry(w *wire, p *placed) {
 		md := w.open(entryMetadata)
 		a.metadata(w, p.member)
 		w.close(md)
-		w.wrapped(entryWeight, p.member.Weight)
+		w.wrapped(entryWeight, p.weight)
 	}
 	w.close(at)
 }

@@ -1,0 +1,467 @@
+package xds_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	loadstatsv3 "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/sightlinedev/sightline/identity"
+	"github.com/sightlinedev/sightline/interop/harness/rawxds"
+	"github.com/sightlinedev/sightline/server/limits"
+	"github.com/sightlinedev/sightline/server/xds"
+	"github.com/sightlinedev/sightline/views"
+)
+
+// loads is what a world's server was told by load reports.
+type loads struct {
+	reports []xds.LoadReport
+	drops   []string
+	streams map[xds.LoadKind]int
+}
+
+// hearing makes a world keep what its load reports say. All streams of a context
+// made by connected are on one connection.
+func hearing(w **world, l *loads) option {
+	l.streams = make(map[xds.LoadKind]int)
+	return func(c *xds.Config) {
+		c.Connection = func(ctx context.Context) string {
+			md, _ := metadata.FromIncomingContext(ctx)
+			return strings.Join(md.Get("connection"), "")
+		}
+		c.Loads = func(r xds.LoadReport) { (*w).mu.Lock(); l.reports = append(l.reports, r); (*w).mu.Unlock() }
+		c.Events.LoadStreams = func(k xds.LoadKind, n int) { (*w).mu.Lock(); l.streams[k] += n; (*w).mu.Unlock() }
+		c.Events.LoadDropped = func(who identity.Principal, n views.Name, why xds.LoadDrop, entries int) {
+			(*w).mu.Lock()
+			l.drops = append(l.drops, fmt.Sprintf("%s %s %d", n, why, entries))
+			(*w).mu.Unlock()
+		}
+	}
+}
+
+// inLoadWorld runs a test in a bubble with a server whose load reports are kept.
+func inLoadWorld(t *testing.T, test func(w *world, l *loads), opts ...option) {
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		l := &loads{}
+		runWorld(t, func(is *world) { w = is; test(is, l) }, append(opts, hearing(&w, l))...)
+		for k, n := range l.streams {
+			if n != 0 {
+				t.Errorf("%d LRS streams of %s are still counted after the end", n, k)
+			}
+		}
+	})
+}
+
+func connected(id string) context.Context {
+	return metadata.AppendToOutgoingContext(context.Background(), "connection", id)
+}
+
+// reporter is a raw LRS client.
+type reporter struct {
+	w      *world
+	stream loadstatsv3.LoadReportingService_StreamLoadStatsClient
+	agent  string
+	repeat bool // the node is in every request, as from Java
+	met    bool
+}
+
+func (w *world) reporter(ctx context.Context, agent string) *reporter {
+	w.Helper()
+	s, err := loadstatsv3.NewLoadReportingServiceClient(w.cc).StreamLoadStats(ctx)
+	must(w, err)
+	return &reporter{w: w, stream: s, agent: agent}
+}
+
+// send sends a report, and says how long its Clusters cover where they do not.
+func (r *reporter) send(clusters ...*endpointv3.ClusterStats) {
+	r.w.Helper()
+	req := &loadstatsv3.LoadStatsRequest{ClusterStats: clusters}
+	if !r.met || r.repeat {
+		req.Node = &corev3.Node{Id: "n1", UserAgentName: r.agent, Locality: &corev3.Locality{Region: "local", Zone: "z1"}}
+	}
+	for _, c := range clusters {
+		if c.LoadReportInterval == nil {
+			c.LoadReportInterval = durationpb.New(1999986874 * time.Nanosecond)
+		}
+	}
+	must(r.w, r.stream.Send(req))
+	if !r.met {
+		r.met = true
+		resp, err := r.stream.Recv()
+		must(r.w, err)
+		if !resp.SendAllClusters || !resp.ReportEndpointGranularity || resp.LoadReportingInterval.AsDuration() != 2*time.Second || len(resp.Clusters) > 0 {
+			r.w.Errorf("asked for %v", resp)
+		}
+	}
+	synctest.Wait()
+}
+
+func (r *reporter) close() { _ = r.stream.CloseSend(); _, _ = r.stream.Recv() }
+
+// take returns what was handed on since the last time, as a person would note it.
+func (l *loads) take(w *world) (reports []string, drops []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range l.reports {
+		text := fmt.Sprintf("%s %s", r.Kind, r.Service)
+		slices.SortFunc(r.Entries, func(a, b xds.LoadEntry) int { return int(a.UID) - int(b.UID) })
+		for _, e := range r.Entries {
+			text += fmt.Sprintf(" %s:%d/%d/%d/%d", e.UID, e.Issued, e.OK, e.Failed, e.InProgress)
+			if e.Weight > 0 {
+				text += fmt.Sprintf("@%d", e.Weight)
+			}
+		}
+		reports = append(reports, text)
+	}
+	slices.Sort(reports)
+	drops = l.drops
+	l.reports, l.drops = nil, nil
+	return reports, drops
+}
+
+// expect asserts what was handed on since the last time; lines that begin with a
+// minus are drops.
+func (l *loads) expect(w *world, want ...string) {
+	w.Helper()
+	reports, drops := l.take(w)
+	for _, d := range drops {
+		reports = append(reports, "- "+d)
+	}
+	if !same(reports, want) {
+		w.Errorf("handed on %q, want %q", reports, want)
+	}
+}
+
+// locality is one entry as gRPC clients report it, in the order of the dumps:
+// issued, ok, failed, in progress.
+func locality(subZone string, n ...uint64) *endpointv3.UpstreamLocalityStats {
+	n = append(n, 0, 0, 0, 0)
+	return &endpointv3.UpstreamLocalityStats{
+		Locality:            &corev3.Locality{Region: "local", Zone: "z1", SubZone: subZone},
+		TotalIssuedRequests: n[0], TotalSuccessfulRequests: n[1], TotalErrorRequests: n[2], TotalRequestsInProgress: n[3],
+	}
+}
+
+func cluster(name string, ls ...*endpointv3.UpstreamLocalityStats) *endpointv3.ClusterStats {
+	return &endpointv3.ClusterStats{ClusterName: name, UpstreamLocalityStats: ls}
+}
+
+// endpoint is one entry as Envoy reports it.
+func endpoint(at string, n ...uint64) *endpointv3.UpstreamEndpointStats {
+	n = append(n, 0, 0, 0, 0)
+	a := netip.MustParseAddrPort(at)
+	return &endpointv3.UpstreamEndpointStats{
+		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+			Address: a.Addr().String(), PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(a.Port())},
+		}}},
+		TotalIssuedRequests: n[0], TotalSuccessfulRequests: n[1], TotalErrorRequests: n[2], TotalRequestsInProgress: n[3],
+	}
+}
+
+// envoyCluster has the shape of Envoy's reports: totals beside the endpoints.
+func envoyCluster(name string, es ...*endpointv3.UpstreamEndpointStats) *endpointv3.ClusterStats {
+	l := &endpointv3.UpstreamLocalityStats{Locality: &corev3.Locality{Region: "local", Zone: "z1"}, UpstreamEndpointStats: es}
+	for _, e := range es {
+		l.TotalIssuedRequests += e.TotalIssuedRequests
+		l.TotalSuccessfulRequests += e.TotalSuccessfulRequests
+		l.TotalErrorRequests += e.TotalErrorRequests
+	}
+	return cluster(name, l)
+}
+
+// What each kind of client sends, as it was recorded (PEERS.md part 2 §5), is
+// understood from its first request on.
+func TestLoadReportsOfEachKindOfClient(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		w.put(svc("checkout.shop", "10.0.0.1", "10.0.0.2", "10.0.0.3"))
+		grpc := []string{"grpc shop/checkout i1:50/50/0/0 i2:42/0/42/0"}
+		for _, c := range []struct {
+			agent  string
+			repeat bool
+			sent   *endpointv3.ClusterStats
+			want   []string
+		}{
+			{"gRPC Go", false, cluster("checkout.shop", locality("i1", 50, 50), locality("i2", 42, 0, 42)), grpc},
+			{"gRPC Node Pure JS", false, cluster("checkout.shop", locality("i1", 50, 50), locality("i2", 42, 0, 42)), grpc},
+			{"gRPC C-core linux Python", false, cluster("checkout.shop", locality("i1", 50, 50), locality("i2", 42, 0, 42), locality("i3")), grpc},
+			{"gRPC Java", true, cluster("checkout.shop", locality("i1", 50, 50), locality("i2", 42, 0, 42), locality("i3")), grpc},
+			{"gRPC Go", false, cluster("checkout.shop", locality("i1", 8, 3, 1, 4)), []string{"grpc shop/checkout i1:8/3/1/4"}},
+			{"envoy", false, envoyCluster("checkout.shop", endpoint("10.0.0.1:8080", 50, 49, 1), endpoint("10.0.0.3:8080", 0, 0, 1)),
+				[]string{"envoy shop/checkout i1:50/49/1/0 i3:0/0/1/0"}},
+		} {
+			r := w.reporter(context.Background(), c.agent)
+			r.repeat = c.repeat
+			r.send(c.sent) // Node and Envoy have counts in their first request
+			l.expect(w, c.want...)
+			r.send() // idle: nothing at all, or nothing but zeros
+			r.send(cluster("checkout.shop", locality("i1"), locality("i2")))
+			r.send(cluster("checkout.shop"))
+			l.expect(w)
+			r.send(c.sent)
+			l.expect(w, c.want...)
+			r.close()
+		}
+	})
+}
+
+// A report that covers longer than 2.5 times what was asked for, or no time at
+// all, is dropped as a whole, with the Clusters that are in order.
+func TestLoadReportOverTooLongATimeIsDroppedWhole(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		w.put(svc("checkout.shop", "10.0.0.1"))
+		w.put(svc("orders.shop", "10.0.0.2"))
+		r := w.reporter(context.Background(), "envoy")
+		part := func(host, at string, d time.Duration) *endpointv3.ClusterStats {
+			c := envoyCluster(host, endpoint(at, 5, 5))
+			c.LoadReportInterval = &durationpb.Duration{Seconds: int64(d / time.Second), Nanos: int32(d % time.Second)}
+			return c
+		}
+		r.send(part("checkout.shop", "10.0.0.1:8080", 5*time.Second))
+		l.expect(w, "envoy shop/checkout i1:5/5/0/0")
+		for _, d := range []time.Duration{5*time.Second + 1, time.Hour, 1<<63 - 1, 0, -time.Second} {
+			r.send(part("checkout.shop", "10.0.0.1:8080", d), part("orders.shop", "10.0.0.2:8080", 2*time.Second))
+			l.expect(w, "- / interval 2")
+		}
+		r.send(part("orders.shop", "10.0.0.2:8080", 2*time.Second))
+		l.expect(w, "envoy shop/orders i1:5/5/0/0")
+		r.close()
+	})
+}
+
+// A caller speaks of services that it may resolve, and of instances that they
+// have; what cannot be attributed is counted by its reason.
+func TestLoadReportsThatCannotBeAttributed(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		w.put(svc("checkout.shop", "10.0.0.1", "10.0.0.2"))
+		w.put(svc("vault.safe", "10.0.0.9"))
+		policy := *w.policy.Load()
+		policy.Default = 0 // the own namespace
+		w.policy.Store(&policy)
+		r := w.reporter(context.Background(), "gRPC Go")
+		r.send(
+			cluster("checkout.shop", locality("i1", 5, 5), locality("i7", 5, 5), locality("g3", 5, 5), locality("all", 1, 1), locality("", 1, 1)),
+			cluster("vault.safe", locality("i1", 9, 0, 9)),
+			cluster("nobody.shop", locality("i1", 9, 0, 9)),
+			cluster("checkout.shop:99", locality("i1", 9, 0, 9)),
+			cluster("xds", locality("i1", 9, 0, 9)),
+			cluster("UPPER.shop", locality("i1", 9, 0, 9)),
+		)
+		l.expect(w, "grpc shop/checkout i1:5/5/0/0",
+			"- shop/checkout shared-locality 3", "- shop/checkout unknown-endpoint 1",
+			"- safe/vault out-of-scope 1", "- shop/nobody unknown-service 1", "- shop/checkout unknown-service 1")
+		r.close()
+
+		e := w.reporter(context.Background(), "envoy")
+		e.send(envoyCluster("checkout.shop", endpoint("10.0.0.1:8080", 5, 5), endpoint("10.0.0.1:8081", 5, 5), endpoint("10.0.0.9:8080", 5, 5)),
+			envoyCluster("sightline", endpoint("127.0.0.1:15010", 1, 1)), envoyCluster("vault.safe"))
+		l.expect(w, "envoy shop/checkout i1:5/5/0/0", "- shop/checkout unknown-endpoint 2")
+		e.close()
+	})
+}
+
+// Counts of one instance are added up: over its ports, and over what a client
+// says twice.
+func TestLoadOfOneInstanceIsAddedUp(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		s := svc("checkout.shop", "10.0.0.1", "10.0.0.2")
+		s.ports = []uint16{8080, 9090}
+		w.put(s)
+		r := w.reporter(context.Background(), "envoy")
+		r.send(envoyCluster("checkout.shop:9090", endpoint("10.0.0.1:9090", 1, 1), endpoint("10.0.0.2:9090", 4, 0, 4)),
+			envoyCluster("other.shop"),
+			envoyCluster("checkout.shop", endpoint("10.0.0.1:8080", 10, 10), endpoint("10.0.0.1:8080", 10, 10)))
+		l.expect(w, "envoy shop/checkout i1:21/21/0/0 i2:4/0/4/0")
+		r.send(envoyCluster("checkout.shop", endpoint("10.0.0.1:8080", 1<<40, 1<<63), endpoint("10.0.0.1:8080", 1)))
+		l.expect(w, "envoy shop/checkout i1:4294967295/4294967295/0/0")
+		r.close()
+		g := w.reporter(context.Background(), "gRPC Go")
+		g.send(cluster("checkout.shop", locality("i1", 1, 1), locality("i2", 1, 1), locality("i1", 2, 1, 1)))
+		l.expect(w, "grpc shop/checkout i1:3/2/1/0 i2:1/1/0/0")
+		g.close()
+	})
+}
+
+// An address that went to a new instance speaks for neither while a report may
+// be about both; one that was just withdrawn still speaks for its instance.
+func TestLoadAtAnAddressThatChangedHands(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		w.put(svc("checkout.shop", "10.0.0.1", "10.0.0.2"))
+		r := w.reporter(context.Background(), "envoy")
+		both := func() {
+			r.send(envoyCluster("checkout.shop", endpoint("10.0.0.1:8080", 5, 5), endpoint("10.0.0.2:8080", 5, 5)))
+		}
+		both()
+		l.expect(w, "envoy shop/checkout i1:5/5/0/0 i2:5/5/0/0")
+
+		old := w.snap.Load().Get(nameOf("checkout.shop"))
+		next := w.view(svc("checkout.shop", "10.0.0.1", "10.0.0.2"), old)
+		next.Members[1].UID = 7
+		w.publish(old, next, true)
+		both()
+		l.expect(w, "envoy shop/checkout i1:5/5/0/0", "- shop/checkout address-reused 1")
+		time.Sleep(3 * time.Second)
+		both()
+		l.expect(w, "envoy shop/checkout i1:5/5/0/0 i7:5/5/0/0")
+
+		gone := w.view(svc("checkout.shop", "10.0.0.1"), next)
+		w.publish(next, gone, true)
+		both()
+		l.expect(w, "envoy shop/checkout i1:5/5/0/0 i7:5/5/0/0")
+		time.Sleep(31 * time.Second)
+		w.publish(gone, w.view(svc("checkout.shop", "10.0.0.1"), gone), false)
+		both()
+		l.expect(w, "envoy shop/checkout i1:5/5/0/0", "- shop/checkout unknown-endpoint 1")
+		r.close()
+	})
+}
+
+// The reporter is the peer of the connection: two streams with other node ids
+// are one caller.
+func TestLoadReporterIsThePeer(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		w.put(svc("checkout.shop", "10.0.0.1"))
+		for _, caller := range []string{"spiffe://region.test/ns/shop/sa/web", "spiffe://region.test/ns/shop/sa/app"} {
+			r := w.reporter(as(caller), "gRPC Go")
+			r.send(cluster("checkout.shop", locality("i1", 5, 5)))
+			r.close()
+			w.mu.Lock()
+			if n := len(l.reports); n != 1 || l.reports[0].Who.ID.String() != caller || l.reports[0].Who.Addr.String() != "127.0.0.1" ||
+				!l.reports[0].At.Equal(time.Now()) || l.reports[0].Interval != 1999986874 {
+				t.Errorf("of %s: %+v", caller, l.reports)
+			}
+			l.reports = nil
+			w.mu.Unlock()
+		}
+		r := w.reporter(as("none"), "gRPC Go")
+		if _, err := r.stream.Recv(); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("a reporter without an identity: %v", err)
+		}
+	})
+}
+
+// LRS streams are counted apart from ADS streams, per caller.
+func TestLRSStreamsAreLimited(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		open := func(ctx context.Context) (*reporter, error) {
+			r := w.reporter(ctx, "gRPC Go")
+			_ = r.stream.Send(&loadstatsv3.LoadStatsRequest{Node: &corev3.Node{UserAgentName: "gRPC Go"}})
+			_, err := r.stream.Recv()
+			return r, err
+		}
+		ads := w.sotw("gRPC Go", nil)
+		must(t, ads.Ask(rawxds.EDS, "checkout.shop"))
+		var rs []*reporter
+		for range 2 {
+			r, err := open(context.Background())
+			must(t, err)
+			rs = append(rs, r)
+		}
+		if _, err := open(context.Background()); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "LRS") {
+			t.Errorf("a third LRS stream: %v", err)
+		}
+		other, err := open(as("spiffe://region.test/ns/shop/sa/other"))
+		must(t, err)
+		other.close()
+		rs[0].close()
+		synctest.Wait()
+		again, err := open(context.Background())
+		must(t, err)
+		again.close()
+		rs[1].close()
+		w.end(ads)
+	}, within(func(l *limits.XDS) { l.LRSStreamsPerCaller = 2; l.StreamsPerCaller = 1 }))
+}
+
+// A report over the limit ends its stream with the limit's name, a flood is
+// slowed down, and what is no report ends the stream.
+func TestLoadReportsAreBounded(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		w.put(svc("checkout.shop", "10.0.0.1"))
+		r := w.reporter(context.Background(), "gRPC Go")
+		r.send(cluster("checkout.shop", locality("i1", 5, 5)))
+		l.expect(w, "grpc shop/checkout i1:5/5/0/0")
+		var many []*endpointv3.UpstreamLocalityStats
+		for i := range 100 {
+			many = append(many, locality(fmt.Sprintf("i%d", i+1), 5, 5))
+		}
+		must(t, r.stream.Send(&loadstatsv3.LoadStatsRequest{ClusterStats: []*endpointv3.ClusterStats{cluster("checkout.shop", many...)}}))
+		if _, err := r.stream.Recv(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "limit is 2048") {
+			t.Errorf("a report over the limit: %v", err)
+		}
+		l.expect(w)
+
+		flood := w.reporter(context.Background(), "gRPC Go")
+		began := time.Now()
+		for range 40 {
+			flood.send(cluster("checkout.shop", locality("i1", 5, 5)))
+		}
+		time.Sleep(5 * time.Second)
+		w.mu.Lock()
+		n := len(l.reports)
+		w.mu.Unlock()
+		if per := float64(n) / time.Since(began).Seconds(); n < 9 || per > 4 {
+			t.Errorf("%d reports were taken in %s", n, time.Since(began))
+		}
+		flood.stream.CloseSend()
+		time.Sleep(time.Minute)
+	}, within(func(l *limits.XDS) { l.LoadReportBytes = 2048 }))
+}
+
+// A stream on which nothing comes is ended; one that reported is not, however
+// long it is silent. Before the views are complete nobody is asked for anything.
+func TestLRSStreamsThatSayNothing(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		w.snap.Store(views.NewSnapshot(false))
+		w.restart(hearing(&w, l))
+		mute, quiet := w.reporter(context.Background(), "gRPC Go"), w.reporter(context.Background(), "gRPC Go")
+		must(t, quiet.stream.Send(&loadstatsv3.LoadStatsRequest{Node: &corev3.Node{UserAgentName: "gRPC Go"}}))
+		answered := make(chan error, 1)
+		go func() { _, err := quiet.stream.Recv(); answered <- err }()
+		time.Sleep(10 * time.Second)
+		select {
+		case err := <-answered:
+			t.Fatalf("answered before the views were complete: %v", err)
+		default:
+		}
+		w.snap.Store(views.NewSnapshot(true))
+		must(t, <-answered)
+		if _, err := mute.stream.Recv(); status.Code(err) != codes.Unavailable && !strings.Contains(err.Error(), "no request within 30s") {
+			t.Errorf("a stream without a request: %v", err)
+		}
+		time.Sleep(10 * time.Minute)
+		quiet.met = true
+		quiet.send()
+		quiet.close()
+	})
+}
+
+// The end of the server ends LRS streams with its reason.
+func TestDrainEndsLRSStreams(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		r := w.reporter(context.Background(), "gRPC Go")
+		r.send()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		must(t, w.srv.Drain(ctx))
+		if _, err := r.stream.Recv(); !strings.Contains(err.Error(), "stopping") {
+			t.Errorf("the end is told as %v", err)
+		}
+		late := w.reporter(context.Background(), "gRPC Go")
+		if _, err := late.stream.Recv(); !strings.Contains(err.Error(), "stopping") {
+			t.Errorf("a stream after it: %v", err)
+		}
+	})
+}
