@@ -52,11 +52,25 @@ type Events struct {
 	// HealthIncident and ViewIncident are for a person, once per episode.
 	HealthIncident func(n registry.Name, i health.Incident)
 	ViewIncident   func(i views.Incident)
+	// ObserverIncident is for a person too: it is about the region's observers.
+	ObserverIncident func(i health.ObserverIncident)
+	// Changed is told of the rows that a service's evaluation has taken, all of
+	// them at a start; Contract of what governs a service's instances in a zone,
+	// "" for every zone; Probing of what the evaluation wants of the probers.
+	// They are called in order for each service.
+	Changed  func(c registry.Change)
+	Contract func(n registry.Name, c registry.Contract, zone string)
+	Probing  func(n registry.Name, p []health.Probing)
+	// Stance is told of what the observers make of themselves, when it changes.
+	Stance func(s *health.Stance)
 	// Observed counts samples that were taken in, Dropped those that a full
-	// inbox did not take, Refused those that the evaluator could not use.
-	Observed func(n int)
-	Dropped  func(n int)
-	Refused  func(n int)
+	// inbox did not take, Refused those that the evaluator could not use; counts
+	// of callers are told apart when they are not taken in.
+	Observed        func(n int)
+	Dropped         func(n int)
+	Refused         func(n int)
+	OutcomesDropped func(n int)
+	OutcomesRefused func(n int)
 	// Gap says that a shard did not run for late: evidence of that time is
 	// missing, and every lease got a full term.
 	Gap func(shard int, late time.Duration)

@@ -82,7 +82,7 @@ func TestTheNewestWordIsKept(t *testing.T) {
 			b.putSamples(checkout, []health.Sample{{UID: 1, Class: registry.ClassSelf, Status: health.NotServing, At: now.Add(at)}})
 		}
 		kept := b.take().mail[checkout].urgent
-		if s := kept[urgentKey{1, health.NotServing}]; len(kept) != 1 || !s.At.Equal(now.Add(2*time.Second)) {
+		if s := kept[urgentKey{1, health.NotServing, ""}]; len(kept) != 1 || !s.At.Equal(now.Add(2*time.Second)) {
 			t.Errorf("kept %+v", kept)
 		}
 	})

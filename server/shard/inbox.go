@@ -19,10 +19,20 @@ type inbox struct {
 
 	mu       sync.Mutex
 	mail     map[registry.Name]*mail
-	ordinary int // ordinary samples waiting
+	ordinary int // ordinary samples waiting, counts of outcomes among them
 	asks     []func()
 	ready    bool // every shard has loaded
+
+	// Memory of deliveries that were given back: where evidence flows all the
+	// time, nothing is allocated for it.
+	emptyMail map[registry.Name]*mail
+	spareMail []*mail
+	spare     []*health.Outcomes
 }
+
+// keptSpares bounds each list of spare memory: a flood must not be remembered
+// for ever.
+const keptSpares = 1024
 
 // mail is what waits for one service. Changes come in the order of their
 // revisions: the registry has one writer.
@@ -35,15 +45,22 @@ type mail struct {
 
 	renewals map[registry.UID]time.Time
 	samples  []health.Sample
+	outcomes []*health.Outcomes // owned by the mail
 	urgent   map[urgentKey]health.Sample
 	restamp  bool
 }
 
+// pressing reports whether the mail must not wait for a tick.
+func (m *mail) pressing() bool {
+	return m.deleted != nil || m.change != nil || len(m.urgent) > 0 || m.restamp
+}
+
 // urgentKey keeps the newest word of each kind: DRAINING is not undone by the
-// NOT_SERVING that follows it.
+// NOT_SERVING that follows it, nor one prober's refused connection by another's.
 type urgentKey struct {
 	uid    registry.UID
 	status health.SelfStatus
+	prober string
 }
 
 func newInbox(limit int) *inbox {
@@ -54,7 +71,11 @@ func newInbox(limit int) *inbox {
 func (b *inbox) to(n registry.Name) *mail {
 	m := b.mail[n]
 	if m == nil {
-		m = &mail{}
+		if last := len(b.spareMail) - 1; last >= 0 {
+			m, b.spareMail = b.spareMail[last], b.spareMail[:last]
+		} else {
+			m = &mail{}
+		}
 		b.mail[n] = m
 	}
 	return m
@@ -136,18 +157,47 @@ func (b *inbox) putSamples(n registry.Name, samples []health.Sample) (dropped in
 			m.samples = append(m.samples, *s)
 		}
 	}
+	full := b.ordinary >= b.limit/2
 	b.mu.Unlock()
-	if urgent {
+	if urgent || full {
 		b.ring()
 	}
 	return dropped
+}
+
+// putOutcomes copies one report, or returns how many counts were dropped
+// because the inbox is full.
+func (b *inbox) putOutcomes(n registry.Name, o *health.Outcomes) (dropped int) {
+	b.mu.Lock()
+	if b.ordinary+len(o.Entries) > b.limit {
+		b.mu.Unlock()
+		return len(o.Entries)
+	}
+	b.ordinary += len(o.Entries)
+	var own *health.Outcomes
+	if last := len(b.spare) - 1; last >= 0 {
+		own, b.spare = b.spare[last], b.spare[:last]
+	} else {
+		own = &health.Outcomes{}
+	}
+	entries := append(own.Entries[:0], o.Entries...)
+	*own = *o
+	own.Entries = entries
+	m := b.to(n)
+	m.outcomes = append(m.outcomes, own)
+	full := b.ordinary >= b.limit/2
+	b.mu.Unlock()
+	if full {
+		b.ring() // it is taken in before the next tick, and judged then
+	}
+	return 0
 }
 
 func (m *mail) keep(s *health.Sample) {
 	if m.urgent == nil {
 		m.urgent = make(map[urgentKey]health.Sample)
 	}
-	k := urgentKey{s.UID, s.Status}
+	k := urgentKey{s.UID, s.Status, s.Prober.Name}
 	if last, ok := m.urgent[k]; !ok || s.At.After(last.At) {
 		m.urgent[k] = *s
 	}
@@ -186,10 +236,44 @@ func (b *inbox) take() delivery {
 	defer b.mu.Unlock()
 	d := delivery{b.mail, b.asks, b.ready}
 	if len(d.mail) > 0 {
-		b.mail = make(map[registry.Name]*mail)
+		if b.mail = b.emptyMail; b.mail == nil {
+			b.mail = make(map[registry.Name]*mail)
+		}
+		b.emptyMail = nil
 	} else {
 		d.mail = nil
 	}
 	b.ordinary, b.asks, b.ready = 0, nil, false
 	return d
+}
+
+// giveBack takes the memory of a delivery that was dealt with.
+func (b *inbox) giveBack(d delivery) {
+	if d.mail == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, m := range d.mail {
+		for _, o := range m.outcomes {
+			if len(b.spare) < keptSpares {
+				b.spare = append(b.spare, o)
+			}
+		}
+		m.empty()
+		if len(b.spareMail) < keptSpares {
+			b.spareMail = append(b.spareMail, m)
+		}
+	}
+	clear(d.mail)
+	b.emptyMail = d.mail
+}
+
+// empty forgets what the mail held and keeps its memory.
+func (m *mail) empty() {
+	clear(m.renewals)
+	clear(m.samples)
+	clear(m.outcomes)
+	clear(m.urgent)
+	*m = mail{renewals: m.renewals, samples: m.samples[:0], outcomes: m.outcomes[:0], urgent: m.urgent}
 }

@@ -40,26 +40,51 @@ func (i *Inspection) Instance(uid registry.UID) (x health.Explanation, ok bool) 
 // It is not ok for a service that the shard does not hold. The error is ctx's,
 // or ErrStopped.
 func (s *Set) Inspect(ctx context.Context, n registry.Name) (i Inspection, ok bool, err error) {
+	found, err := ask(ctx, s, n, func(svc *service) *Inspection {
+		if svc == nil {
+			return nil
+		}
+		return svc.inspect(time.Now())
+	})
+	if found == nil {
+		return Inspection{}, false, err
+	}
+	return *found, true, nil
+}
+
+// ReleaseQuarantine is an operator's word that an instance's quarantine ends. It
+// is not ok where none runs.
+func (s *Set) ReleaseQuarantine(ctx context.Context, n registry.Name, uid registry.UID) (ok bool, err error) {
+	return ask(ctx, s, n, func(svc *service) bool {
+		now := time.Now()
+		if svc == nil || !svc.evaluator.ReleaseQuarantine(now, uid) {
+			return false
+		}
+		svc.step(now)
+		return true
+	})
+}
+
+// ask runs f on the goroutine of the service's shard, after everything that was
+// submitted before, with nil for a service that the shard does not hold. When
+// it returns an error f may run later, or never.
+func ask[T any](ctx context.Context, s *Set, n registry.Name, f func(*service) T) (none T, err error) {
 	sh := s.of(n)
-	answer := make(chan *Inspection, 1) // the shard never waits for the asker
+	answer := make(chan T, 1) // the shard never waits for the asker
 	sh.inbox.putAsk(func() {
 		svc := sh.services[n]
-		if svc == nil || svc.deleted {
-			answer <- nil
-			return
+		if svc != nil && svc.deleted {
+			svc = nil
 		}
-		answer <- svc.inspect(time.Now())
+		answer <- f(svc)
 	})
 	select {
 	case found := <-answer:
-		if found == nil {
-			return Inspection{}, false, nil
-		}
-		return *found, true, nil
+		return found, nil
 	case <-ctx.Done():
-		return Inspection{}, false, ctx.Err()
+		return none, ctx.Err()
 	case <-s.stopped:
-		return Inspection{}, false, ErrStopped
+		return none, ErrStopped
 	}
 }
 

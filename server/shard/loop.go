@@ -22,6 +22,7 @@ type shard struct {
 	deferred     map[*service]bool // whose candidate waits for its lane
 	gone         []*service        // whose deletion is published
 	held         map[registry.Name]*heldView
+	stance       *health.Stance // that the evaluators have
 }
 
 func newShard(s *Set, number int) *shard {
@@ -74,12 +75,15 @@ func (s *shard) load(ctx context.Context, rows []registry.Change, boot Boot) boo
 }
 
 // wake takes what waits and does what is due. Registry changes, an instance's
-// word against itself and questions are why it is called between ticks;
-// whatever else came meanwhile goes with them.
+// word against itself, questions and an inbox that fills are why it is called
+// between ticks; whatever else came meanwhile is taken in with them.
 func (s *shard) wake(now time.Time) {
 	ticked := !now.Before(s.lastTick.Add(s.set.cfg.Tick))
 	if late := now.Sub(s.lastTick); late > health.LateAfter(s.set.cfg.Tick) {
 		s.gap(now, late)
+	}
+	if ticked {
+		s.stand(now)
 	}
 	d := s.inbox.take()
 	if d.ready {
@@ -91,8 +95,9 @@ func (s *shard) wake(now time.Time) {
 		}
 	}
 	for name, m := range d.mail {
-		s.deliver(now, name, m)
+		s.deliver(now, name, m, ticked || m.pressing())
 	}
+	s.inbox.giveBack(d)
 	switch {
 	case ticked || d.ready:
 		for _, svc := range s.services {
@@ -108,6 +113,7 @@ func (s *shard) wake(now time.Time) {
 		ask()
 	}
 	if ticked {
+		s.tally(now)
 		s.lastTick = now
 	}
 	if !now.Before(s.checkpointAt) {
@@ -128,8 +134,9 @@ func (s *shard) gap(now time.Time, late time.Duration) {
 	}
 }
 
-// deliver hands a service its mail, and lets it judge and publish.
-func (s *shard) deliver(now time.Time, name registry.Name, m *mail) {
+// deliver hands a service its mail, and lets it judge and publish: at once, or
+// at the next tick.
+func (s *shard) deliver(now time.Time, name registry.Name, m *mail, atOnce bool) {
 	svc := s.services[name]
 	for _, c := range m.changes() {
 		if svc == nil {
@@ -141,7 +148,7 @@ func (s *shard) deliver(now time.Time, name registry.Name, m *mail) {
 	}
 	switch {
 	case svc != nil:
-		svc.receive(now, m)
+		svc.receive(now, m, atOnce)
 	case m.restamp:
 		s.restampHeld(now, name)
 	}
@@ -153,6 +160,7 @@ func (s *shard) forget() {
 		if svc.deleted {
 			delete(s.services, svc.name)
 			s.set.save(svc.name, nil)
+			s.set.observers.forget(svc.name)
 		}
 	}
 	s.gone = nil
@@ -173,5 +181,9 @@ func (s *shard) nextWake() time.Time {
 func (s *shard) stop() {
 	now := time.Now()
 	s.wake(now)
+	for _, svc := range s.services {
+		svc.turn(now) // what was only taken in is judged now: no tick comes
+	}
+	s.forget()
 	s.checkpoint(now)
 }

@@ -37,6 +37,7 @@ func (s *shard) newService(name registry.Name, now time.Time) *service {
 		assembler: views.NewAssembler(name, views.Memory{}),
 	}
 	s.services[name] = svc
+	svc.evaluator.Stand(now, s.stance)
 	return svc
 }
 
@@ -56,6 +57,8 @@ func (s *shard) loadService(c registry.Change, memory []byte, lost []*views.Memb
 	delete(s.held, c.Name)
 	svc.assembler.Restore(lost)
 	svc.evaluator.Load(c)
+	svc.evaluator.Stand(now, s.stance)
+	svc.tellProbers(c)
 	svc.pending = &c
 	svc.step(now)
 	return svc
@@ -67,6 +70,7 @@ func (s *service) change(now time.Time, c registry.Change) {
 		return // its rows were read already
 	}
 	s.evaluator.Apply(now, c)
+	s.tellProbers(c)
 	s.pending = &c
 	s.deleted = c.Service == nil
 	if s.deleted {
@@ -74,8 +78,20 @@ func (s *service) change(now time.Time, c registry.Change) {
 	}
 }
 
-// receive takes the rest of the mail and lets the service judge and publish.
-func (s *service) receive(now time.Time, m *mail) {
+// tellProbers says what there is to probe, and by which contract.
+func (s *service) tellProbers(c registry.Change) {
+	e := &s.set.cfg.Events
+	if e.Changed != nil {
+		e.Changed(c)
+	}
+	if e.Contract != nil && c.Service != nil {
+		e.Contract(s.name, c.Contract, "")
+	}
+}
+
+// receive takes the rest of the mail and lets the service judge and publish,
+// at once or at the next tick.
+func (s *service) receive(now time.Time, m *mail, atOnce bool) {
 	for uid, at := range m.renewals {
 		s.evaluator.Renew(at, uid)
 	}
@@ -87,6 +103,15 @@ func (s *service) receive(now time.Time, m *mail) {
 		_, refused := s.evaluator.Observe(now, samples)
 		count(s.set.cfg.Events.Observed, len(samples)-refused)
 		count(s.set.cfg.Events.Refused, refused)
+	}
+	for _, o := range m.outcomes {
+		refused := s.evaluator.ObserveOutcomes(now, o)
+		count(s.set.cfg.Events.Observed, len(o.Entries)-refused)
+		count(s.set.cfg.Events.OutcomesRefused, refused)
+	}
+	if !atOnce {
+		s.judgeAt = now
+		return
 	}
 	s.step(now)
 	if m.restamp && !s.deleted {
@@ -126,6 +151,9 @@ func (s *service) step(now time.Time) {
 		for _, i := range o.Incidents {
 			s.set.cfg.Events.HealthIncident(s.name, i)
 		}
+	}
+	if len(o.Probing) > 0 && s.set.cfg.Events.Probing != nil {
+		s.set.cfg.Events.Probing(s.name, o.Probing)
 	}
 	var version views.Version
 	if s.pending != nil || len(o.Changed) > 0 || due(s.assemble, now) {

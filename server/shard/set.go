@@ -16,11 +16,12 @@ import (
 // goroutine, also before Run: what comes early waits in the inboxes.
 type Set struct {
 	// Fixed after New.
-	cfg     Config
-	shards  []*shard
-	aged    chan agedOut
-	started time.Time // of Run; set before the shards start
-	stopped chan struct{}
+	cfg       Config
+	shards    []*shard
+	observers *observers
+	aged      chan agedOut
+	started   time.Time // of Run; set before the shards start
+	stopped   chan struct{}
 
 	loading   atomic.Int32 // shards that have not loaded yet
 	services  atomic.Int64 // loaded
@@ -50,7 +51,7 @@ type Boot struct {
 // New builds the shards; Run starts them.
 func New(cfg Config) *Set {
 	cfg = cfg.withDefaults()
-	s := &Set{cfg: cfg, aged: make(chan agedOut, 256), stopped: make(chan struct{})}
+	s := &Set{cfg: cfg, observers: newObservers(&cfg), aged: make(chan agedOut, 256), stopped: make(chan struct{})}
 	for k := range cfg.Shards {
 		s.shards = append(s.shards, newShard(s, k))
 	}
@@ -70,13 +71,18 @@ func (s *Set) Run(ctx context.Context, boot Boot) error {
 	}
 	var reaping sync.WaitGroup
 	reaping.Go(s.reap)
+	watching, blink := context.WithCancel(context.Background())
+	var observing sync.WaitGroup
+	observing.Go(func() { s.observers.run(watching) })
 	var running sync.WaitGroup
 	for k, sh := range s.shards {
 		running.Go(func() { sh.run(ctx, parts[k], boot) })
 	}
-	// Stop order: the shards, then the reaper that they feed, then whoever
-	// still asks.
+	// Stop order: the shards, then the observers and the reaper that they feed,
+	// then whoever still asks.
 	running.Wait()
+	blink()
+	observing.Wait()
 	close(s.aged)
 	reaping.Wait()
 	close(s.stopped)
@@ -122,10 +128,18 @@ func (s *Set) SubmitRenewal(n registry.Name, uid registry.UID) {
 
 // Submit takes samples on instances of one service, of which At must be set. It
 // keeps none of the slice. When the inbox is full, ordinary samples are dropped
-// and counted; the newest NOT_SERVING and DRAINING of each instance are kept,
-// and are judged without waiting for a tick.
+// and counted; the newest NOT_SERVING and DRAINING of each instance, and the
+// newest refused connection that each prober met, are kept, and are judged
+// without waiting for a tick.
 func (s *Set) Submit(n registry.Name, samples []health.Sample) {
 	count(s.cfg.Events.Dropped, s.of(n).inbox.putSamples(n, samples))
+}
+
+// SubmitOutcomes takes one report of callers on instances of one service, and
+// keeps none of it. When the inbox is full the whole report is dropped, and its
+// counts are counted.
+func (s *Set) SubmitOutcomes(n registry.Name, o *health.Outcomes) {
+	count(s.cfg.Events.OutcomesDropped, s.of(n).inbox.putOutcomes(n, o))
 }
 
 // Restamp asks for a new version of a service's unchanged view, because a
