@@ -67,6 +67,9 @@ func (p Probers) Get(name string) (Prober, bool) {
 	return p.all[i].Prober, true
 }
 
+// Equal reports whether both sets hold the same probers.
+func (p Probers) Equal(o Probers) bool { return slices.Equal(p.all, o.all) }
+
 // Len is the number of probers.
 func (p Probers) Len() int { return len(p.all) }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
+	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/identity/svid"
 	healthv1 "github.com/sightlinedev/sightline/proto/sightline/health/v1"
 	"github.com/sightlinedev/sightline/registry"
@@ -41,9 +42,20 @@ var (
 type world struct {
 	rows    map[registry.UID]*registry.Instance
 	got     []health.Sample
+	reports []delivered
 	results map[report.Result]int
 	rules   []string
+	hidden  []string
+	proved  []registry.UID
+	probers int
+	policy  *authz.Policy
 	service *report.Service
+}
+
+// delivered is one report as a shard was given it.
+type delivered struct {
+	name registry.Name
+	health.Outcomes
 }
 
 func newWorld(l limits.Reports) *world {
@@ -52,16 +64,33 @@ func newWorld(l limits.Reports) *world {
 		2: {UID: 2, Service: cart, Identity: db},
 		3: {UID: 3, Service: cart},
 	}}
-	w.service = report.New(report.Config{
+	w.policy = &authz.Policy{Generation: 1, TrustDomain: "prod.example"}
+	w.service = report.New(w.config(l))
+	return w
+}
+
+func (w *world) config(l limits.Reports) report.Config {
+	return report.Config{
 		Lookup: func(u registry.UID) (*registry.Instance, bool) { i, ok := w.rows[u]; return i, ok },
 		Submit: func(_ registry.Name, s []health.Sample) { w.got = append(w.got, s...) },
+		SubmitOutcomes: func(n registry.Name, o *health.Outcomes) {
+			d := delivered{n, *o}
+			d.Entries = slices.Clone(o.Entries)
+			w.reports = append(w.reports, d)
+		},
+		Policy: func() *authz.Policy { return w.policy },
+		Proved: func(u registry.UID) { w.proved = append(w.proved, u) },
 		Limits: l,
 		Events: report.Events{
 			Samples:      func(_ registry.EvidenceClass, r report.Result, n int) { w.results[r] += n },
 			Unattributed: func(_ identity.Principal, rule string) { w.rules = append(w.rules, rule) },
+			OutOfScope: func(who identity.Principal, n registry.Name, _ string) {
+				w.hidden = append(w.hidden, who.String()+" "+n.String())
+			},
+			ProberCame: func(_ registry.Prober, n int) { w.probers = n },
+			ProberWent: func(_ registry.Prober, n int) { w.probers = n },
 		},
-	})
-	return w
+	}
 }
 
 // stream feeds frames to a handler; a func frame runs between two of them.
@@ -221,16 +250,16 @@ func TestStreamsOfOneReporterAreBounded(t *testing.T) {
 	}
 }
 
-// TestNoCallerNoReport, and what later releases bring says so.
-func TestRefusals(t *testing.T) {
+// TestNoCallerNoReport: nothing is taken from a stream without an identity.
+func TestNoCallerNoReport(t *testing.T) {
 	w := newWorld(limits.Reports{})
-	if err := w.service.ReportSelf(&stream{ctx: context.Background()}); grpcstatus.Code(err) != codes.Unauthenticated {
-		t.Error(err)
-	}
 	for name, err := range map[string]error{
-		"ReportProbes": w.service.ReportProbes(nil), "ReportOutcomes": w.service.ReportOutcomes(nil), "WatchAssignment": w.service.WatchAssignment(nil, nil),
+		"ReportSelf":      w.service.ReportSelf(&stream{ctx: context.Background()}),
+		"ReportProbes":    w.service.ReportProbes(&probeStream{ctx: context.Background()}),
+		"ReportOutcomes":  w.service.ReportOutcomes(&outcomeStream{ctx: context.Background()}),
+		"WatchAssignment": w.service.WatchAssignment(&healthv1.WatchAssignmentRequest{}, &assignmentStream{ctx: context.Background()}),
 	} {
-		if c, _ := status.CodeOf(err); c != status.NotOffered || grpcstatus.Code(err) != codes.Unimplemented {
+		if grpcstatus.Code(err) != codes.Unauthenticated {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -43,7 +43,7 @@ func (s *Service) ReportSelf(conn grpc.ClientStreamingServer[healthv1.ReportSelf
 		frame, err := conn.Recv()
 		switch size := proto.Size(frame); {
 		case err == nil && size > s.cfg.Limits.MaxMessageBytes:
-			return status.Limit("Reports.MaxMessageBytes", fmt.Sprintf("%d bytes: this frame has %d, split it", s.cfg.Limits.MaxMessageBytes, size))
+			return tooLarge(s.cfg.Limits.MaxMessageBytes, size)
 		case errors.Is(err, io.EOF):
 			return conn.SendAndClose(&healthv1.ReportSelfResponse{Tally: st.tally})
 		case err != nil:
@@ -60,9 +60,9 @@ func (st *selfStream) take(now time.Time, frame *healthv1.ReportSelfRequest, fir
 	case frame.GetBind() != nil:
 		return st.bind(frame.GetBind())
 	case frame.GetBatch() == nil:
-		return status.Field(status.InvalidRequest, "frame", "oneof", "neither bind nor batch is given")
+		return noFrame()
 	case first:
-		return status.Field(status.InvalidRequest, "frame", "bind-first", "the first frame of a stream must bind ids")
+		return bindFirst()
 	}
 	return st.batch(now, frame.GetBatch())
 }
@@ -83,9 +83,9 @@ func (st *selfStream) bind(b *healthv1.SelfBind) error {
 		d := st.attribute(uid)
 		if !d.Allowed {
 			uid = 0
-			if tell := st.service.cfg.Events.Unattributed; tell != nil && !told {
+			if !told {
 				told = true
-				tell(st.who, d.Rule)
+				st.service.unattributed(st.who, d.Rule)
 			}
 		}
 		st.bound = append(st.bound, uid)
@@ -163,11 +163,9 @@ func (st *selfStream) row(at uint32) (*registry.Instance, bool) {
 func checkBatch(b *healthv1.SelfBatch) error {
 	switch {
 	case len(b.GetInstance()) != len(b.GetStatus()):
-		return status.Field(status.InvalidRequest, "batch.status", "equal-lengths",
-			fmt.Sprintf("%d instances and %d statuses", len(b.GetInstance()), len(b.GetStatus())))
+		return unequal("batch.status", len(b.GetInstance()), len(b.GetStatus()))
 	case len(b.GetDegradedInstance()) != len(b.GetDegradedDependency()):
-		return status.Field(status.InvalidRequest, "batch.degraded_dependency", "equal-lengths",
-			fmt.Sprintf("%d instances and %d dependencies", len(b.GetDegradedInstance()), len(b.GetDegradedDependency())))
+		return unequal("batch.degraded_dependency", len(b.GetDegradedInstance()), len(b.GetDegradedDependency()))
 	case b.GetAge() != nil && (b.GetAge().CheckValid() != nil || b.GetAge().AsDuration() < 0):
 		return status.Field(status.InvalidField, "batch.age", "duration", "an age is zero or more")
 	}
