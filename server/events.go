@@ -1,14 +1,11 @@
 package server
 
 import (
-	"strings"
 	"time"
 
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/registry"
-	"github.com/sightlinedev/sightline/server/admin"
-	"github.com/sightlinedev/sightline/server/report"
 	"github.com/sightlinedev/sightline/server/resolve"
 	"github.com/sightlinedev/sightline/server/shard"
 	"github.com/sightlinedev/sightline/server/watch"
@@ -56,37 +53,25 @@ func (s *Server) storeChanged() {
 	}
 }
 
-// reportEvents adds whoever taps to what the reporter counts.
-func (s *Server) reportEvents() report.Events {
-	e := s.report.reportEvents()
-	e.Sample = func(who identity.Principal, n registry.Name, sample *health.Sample, result report.Result) {
-		if !s.taps.Wanted() {
-			return
-		}
-		t := admin.Sample{At: sample.At, Name: n, UID: sample.UID, Class: sample.Class, Reporter: who, Detail: sample.Status.String(), Count: 1}
-		if len(sample.Degraded) > 0 {
-			t.Detail += ", degraded: " + strings.Join(sample.Degraded, ", ")
-		}
-		if result != report.Accepted {
-			t.Refused = result.String()
-		}
-		s.taps.Offer(t)
-	}
-	return e
-}
-
 func (s *Server) shardEvents() shard.Events {
 	r := s.report
 	return shard.Events{
-		Transitions: s.transitions,
+		Transitions:      s.transitions,
+		Changed:          func(c registry.Change) { s.reports.Changed(c) },
+		Contract:         func(n registry.Name, c registry.Contract, zone string) { s.reports.Contract(n, c, zone) },
+		Probing:          func(n registry.Name, p []health.Probing) { s.reports.Probing(n, p) },
+		Stance:           s.stance,
+		ObserverIncident: r.observerIncident,
 		HealthIncident: func(n registry.Name, i health.Incident) {
 			r.incident(i.Kind.String(), n.String(), "", i.Detail)
 		},
 		ViewIncident: func(i views.Incident) {
 			r.incident(i.Kind.String(), i.Name.String(), i.Zone, i.Reason+"; "+count(i.Serving, i.Members, i.Floor))
 		},
-		Dropped: func(n int) { r.metrics.Reports("all", "dropped", n) },
-		Refused: func(n int) { r.metrics.Reports("all", "refused", n) },
+		Dropped:         func(n int) { r.metrics.Reports("all", "dropped", n) },
+		Refused:         func(n int) { r.metrics.Reports("all", "refused", n) },
+		OutcomesDropped: func(n int) { r.metrics.Reports("callers", "dropped", n) },
+		OutcomesRefused: func(n int) { r.metrics.Reports("callers", "refused", n) },
 		Gap: func(number int, late time.Duration) {
 			r.metrics.EvaluatorGap()
 			r.log.Warn("the evaluation did not run: evidence of that time is missing, every lease got a full term", "shard", number, "late", late)
@@ -107,6 +92,7 @@ func (s *Server) shardEvents() shard.Events {
 
 // transitions keeps a service's transitions, and logs each.
 func (s *Server) transitions(n registry.Name, version views.Version, all []health.Transition) {
+	s.reports.Transitions(n, all)
 	for _, t := range all {
 		s.report.metrics.Transition(t.To.String())
 		shown := "" // most transitions are of a view that is published with them

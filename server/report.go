@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sightlinedev/sightline/dns"
+	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/identity/svid"
 	"github.com/sightlinedev/sightline/registry"
@@ -149,6 +150,30 @@ func (r *reporter) reportEvents() report.Events {
 				r.log.Warn("reports are dropped", "reporter", who.String(), "from", who.Addr.String(), "rule", rule)
 			}
 		},
+		ProberCame: func(p registry.Prober, n int) {
+			r.metrics.Probers(n)
+			r.log.Info("a prober is at work", "prober", p.Name, "zone", p.Zone, "probers", n)
+		},
+		ProberWent: func(p registry.Prober, n int) {
+			r.metrics.Probers(n)
+			r.log.Warn("a prober is not at work any more: its targets go to others", "prober", p.Name, "zone", p.Zone, "probers", n)
+		},
+	}
+}
+
+// observerIncident tells of blind probers, dead zones and the brake: when an
+// episode begins, and when it is over.
+func (r *reporter) observerIncident(i health.ObserverIncident) {
+	if i.Over {
+		r.log.Info("an incident is over", "kind", i.Kind.String(), "zone", i.Zone, "reason", i.Detail)
+		return
+	}
+	r.incident(i.Kind.String(), "", i.Zone, i.Detail)
+}
+
+func (r *reporter) notProved(uid registry.UID, err error) {
+	if r.sparse.first("proof " + uid.String()) {
+		r.log.Warn("a proved address could not be written; it will be dialled back again", "instance", uid.String(), "reason", err)
 	}
 }
 

@@ -91,6 +91,7 @@ func (s *Server) startAll(parts *stages) {
 	parts.start("connections", s.recheckConnections)
 	parts.start("dns", s.dns.Run)
 	parts.start("writer", s.writer.Run)
+	parts.start("proofs", s.writeProofs)
 	parts.start("shards", func(ctx context.Context) error { return s.shards.Run(ctx, s.boot) })
 	parts.start("xds", s.xds.Run)
 	parts.start("xds port", func(ctx context.Context) error { return s.serveGRPC(ctx, s.xdsGRPC, s.xdsGate) })

@@ -20,10 +20,12 @@ import (
 	"github.com/sightlinedev/sightline/identity/authz"
 	"github.com/sightlinedev/sightline/identity/devca"
 	"github.com/sightlinedev/sightline/identity/svid"
+	"github.com/sightlinedev/sightline/registry"
 	"github.com/sightlinedev/sightline/registry/source/file"
 	"github.com/sightlinedev/sightline/server/admin"
 	"github.com/sightlinedev/sightline/server/desired"
 	"github.com/sightlinedev/sightline/server/registryapi"
+	"github.com/sightlinedev/sightline/server/report"
 	"github.com/sightlinedev/sightline/server/shard"
 	"github.com/sightlinedev/sightline/server/status"
 	"github.com/sightlinedev/sightline/server/watch"
@@ -59,6 +61,8 @@ type Server struct {
 	xds              *xds.Server
 	watch            *watch.Feed
 	taps             *admin.Taps
+	reports          *report.Service
+	proofs           chan registry.UID // addresses that probers have proved
 	registry         *registryapi.Server
 	xdsGRPC, apiGRPC *grpc.Server
 	http             *http.Server
@@ -83,7 +87,8 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	s := &Server{started: time.Now(), restamped: newOnceEach(), audited: newPerMinute[audit](), health: newHealth(), temporary: temporary}
+	s := &Server{started: time.Now(), restamped: newOnceEach(), audited: newPerMinute[audit](), health: newHealth(), temporary: temporary,
+		proofs: make(chan registry.UID, proofsWaiting)}
 	s.cfg = cfg
 	s.report = newReporter(s.cfg.Log, s.cfg.Version, s.cfg.Build, s.Snapshot)
 	s.checks = newChecklist(s.report.ready, checkStore, checkViews, checkListeners, checkSources)

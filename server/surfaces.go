@@ -32,7 +32,7 @@ func (s *Server) buildSurfaces(context.Context) error {
 	from, to := s.source.Validity()
 	guard := &guard{table: authz.NewTable(s.source.TrustDomain(), s.cfg.Mode == Dev), events: s.report.guardEvents()}
 	s.xdsGRPC = s.newGRPC(s.xdsGate, guard, xdsSettings(l, to.Sub(from)), xds.Tap, xds.ServerOption())
-	s.apiGRPC = s.newGRPC(s.apiGate, guard, apiSettings(l, to.Sub(from)), nil)
+	s.apiGRPC = s.newGRPC(s.apiGate, guard, apiSettings(l, to.Sub(from)), nil, report.ServerOption())
 
 	s.xds = xds.New(xds.Config{
 		Snapshot: s.Snapshot, Policy: s.Policy, Principal: svid.PrincipalFrom, Restamp: s.restamp,
@@ -59,9 +59,8 @@ func (s *Server) buildSurfaces(context.Context) error {
 	resolvev1.RegisterResolveServiceServer(s.apiGRPC, resolve.New(resolve.Config{
 		Snapshot: s.Snapshot, Policy: s.Policy, MissesPerMinute: l.API.UnknownNamesPerCall, Events: s.resolveEvents(),
 	}))
-	healthv1.RegisterReportServiceServer(s.apiGRPC, report.New(report.Config{
-		Lookup: s.writer.Lookup, Submit: s.shards.Submit, Limits: l.Reports, Events: s.reportEvents(),
-	}))
+	s.reports = s.newReports()
+	healthv1.RegisterReportServiceServer(s.apiGRPC, s.reports)
 	s.newAdmin().Register(s.apiGRPC)
 	s.registerCommon()
 	s.http = s.newHTTP()

@@ -20,8 +20,8 @@ type hop struct {
 var withdrawalPath = []hop{
 	{"server/report", "ReportSelf", "CanReport", 3},
 	{"server/report", "ReportSelf", "Submit", 2},
-	{"server", "buildSurfaces", "Submit", 0}, // wired: report → shard
-	{"server/shard", "run", "Observe", 4},    // hand-off: the inbox
+	{"server", "newReports", "Submit", 0}, // wired: report → shard
+	{"server/shard", "run", "Observe", 4}, // hand-off: the inbox
 	{"server/shard", "run", "Judge", 5},
 	{"server/shard", "run", "Apply", 5},
 	{"server/shard", "run", "Publish", 6},

@@ -35,6 +35,10 @@ type Metrics struct {
 	stale        prometheus.Counter
 	transitions  *prometheus.CounterVec
 	reports      *prometheus.CounterVec
+	probers      prometheus.Gauge
+	blind        prometheus.Gauge
+	deadZones    prometheus.Gauge
+	brake        prometheus.Gauge
 	resolutions  *prometheus.CounterVec
 	watches      prometheus.Gauge
 	streams      *prometheus.GaugeVec

@@ -16,6 +16,10 @@ func (m *Metrics) nameEvidence() {
 	m.gaps = m.counter("sightline_evaluator_gaps_total", "Times that an evaluator did not run on time.").WithLabelValues()
 	m.transitions = m.counter("sightline_transitions_total", "Transitions of instances, by the state entered.", "state")
 	m.reports = m.counter("sightline_reports_total", "Samples received, by class and by what became of them.", "class", "result")
+	m.probers = m.gauge("sightline_probers", "Probers that are at work.").WithLabelValues()
+	m.blind = m.gauge("sightline_probers_blind", "Probers whose results count as silence.").WithLabelValues()
+	m.deadZones = m.gauge("sightline_dead_zones", "Zones that every prober outside finds dead.").WithLabelValues()
+	m.brake = m.gauge("sightline_withdrawal_brake_active", "1 while the region's brake holds withdrawals by observation back.").WithLabelValues()
 }
 
 func (m *Metrics) nameSurfaces() {

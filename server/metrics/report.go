@@ -50,6 +50,20 @@ func (m *Metrics) Reports(class, result string, n int) {
 	m.reports.WithLabelValues(class, result).Add(float64(n))
 }
 
+// Probers is the number of probers that are at work.
+func (m *Metrics) Probers(n int) { m.probers.Set(float64(n)) }
+
+// Observers is what the region's observers make of themselves: how many probers
+// are blind, how many zones are dead, and whether the brake holds.
+func (m *Metrics) Observers(blind, deadZones int, braked bool) {
+	m.blind.Set(float64(blind))
+	m.deadZones.Set(float64(deadZones))
+	m.brake.Set(0)
+	if braked {
+		m.brake.Set(1)
+	}
+}
+
 // Resolution counts a service asked for (via xds, dns, api) and the answer
 // (ok, denied, unknown).
 func (m *Metrics) Resolution(via, result string) { m.resolutions.WithLabelValues(via, result).Inc() }
