@@ -76,6 +76,7 @@ func TestCostOfAProbe(t *testing.T) {
 		{probe.DialBack, dialBack, accepting(asWorkload(workload)), func() {}, 5000},
 	} {
 		t.Run(row.kind.String(), func(t *testing.T) {
+			t.Parallel()
 			l, err := net.Listen("tcp4", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
