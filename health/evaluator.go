@@ -2,6 +2,7 @@ package health
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,12 +27,16 @@ type Evaluator struct {
 	tally     tallying // for the region's observers
 	instances map[registry.UID]*instance
 	members   int    // instances with member set
+	full      int    // of those, the ones that have once been at full weight
+	heldOut   int    // of those, the ones that callers' word alone or a quarantine holds out
+	sentBack  int    // others, whom callers sent back to their admission
 	memory    Memory // of before the start; consulted by Load
 
 	// What is to be said at the next Judge.
 	touched     []*instance
 	transitions []Transition
 	incidents   []Incident
+	gone        []Probing
 
 	queue queue
 	batch uint64 // counts the batches of samples
@@ -81,7 +86,11 @@ func (e *Evaluator) load(c *registry.InstanceChange) {
 	e.forgiveSilence(i)
 	if i.member {
 		e.members++
+		if i.onceFull {
+			e.full++
+		}
 	}
+	e.recount(i)
 }
 
 // Apply takes a registry change: new, changed and removed rows, and the
@@ -148,8 +157,18 @@ func (e *Evaluator) remove(uid registry.UID, why registry.Removal, now time.Time
 	delete(e.instances, uid)
 	e.queue.drop(i)
 	i.touched = false
+	e.callers.drop(i)
 	if i.member {
 		e.members--
+		move(&i.onceFull, false, &e.full)
+	}
+	move(&i.heldOut, false, &e.heldOut)
+	move(&i.sentBack, false, &e.sentBack)
+	if i.waits.what == WaitsBrake {
+		e.noteWaiting(i, false)
+	}
+	if i.probing.UID != 0 {
+		e.gone = append(e.gone, Probing{UID: uid, Gone: true})
 	}
 	e.transitions = append(e.transitions, Transition{
 		UID: uid, From: i.verdict.State, To: Ineligible, Rule: R1,
@@ -173,8 +192,8 @@ func (e *Evaluator) Renew(at time.Time, uid registry.UID) bool {
 }
 
 // Observe records evidence and returns the instances that it touched, and how
-// many samples were refused: of an unknown instance, without a status, of a
-// class that is not evaluated, from the future, or older than a minute.
+// many samples were refused: of an unknown instance, without a status or a
+// result, of callers, from the future, or older than a minute.
 func (e *Evaluator) Observe(now time.Time, batch []Sample) (touched []registry.UID, refused int) {
 	e.batch++
 	if !slices.IsSortedFunc(batch, compareSamples) {
@@ -190,7 +209,11 @@ func (e *Evaluator) Observe(now time.Time, batch []Sample) (touched []registry.U
 		if s.At.After(now) {
 			s.At = now
 		}
-		i.self.hear(&s, i.quietFrom)
+		if s.Class == registry.ClassProbe {
+			e.hearProbe(i, &s)
+		} else {
+			i.self.hear(&s, i.quietFrom)
+		}
 		if i.batch != e.batch {
 			i.batch = e.batch
 			touched = append(touched, s.UID)
@@ -200,14 +223,26 @@ func (e *Evaluator) Observe(now time.Time, batch []Sample) (touched []registry.U
 	return touched, refused
 }
 
+// compareSamples is the order in which samples are heard: of one moment, an
+// instance's more cautious word last.
 func compareSamples(a, b Sample) int {
-	return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Status, b.Status), cmp.Compare(a.UID, b.UID))
+	return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Status, b.Status), cmp.Compare(a.UID, b.UID),
+		cmp.Compare(a.Class, b.Class), cmp.Compare(a.Prober.Name, b.Prober.Name), cmp.Compare(a.Result, b.Result))
 }
 
 // acceptable reports whether the sample can say something of now.
 func (s *Sample) acceptable(now time.Time) bool {
-	return s.Class == registry.ClassSelf && s.Status > NoStatus && s.Status <= NotServing &&
-		s.Interval >= 0 && !s.At.After(now.Add(futureSlack)) && !s.At.Before(now.Add(-maxSampleAge))
+	if s.At.After(now.Add(futureSlack)) || s.At.Before(now.Add(-maxSampleAge)) {
+		return false
+	}
+	switch s.Class {
+	case registry.ClassSelf:
+		return s.Status > NoStatus && s.Status <= NotServing && s.Interval >= 0
+	case registry.ClassProbe:
+		return s.Prober.Name != "" && s.Result > NoResult && s.Result <= ProbeWrongIdentity
+	default: // callers' word comes by ObserveOutcomes
+		return false
+	}
 }
 
 // ObserveOutcomes records one reporter's counts, and returns how many of its
@@ -220,19 +255,23 @@ func (e *Evaluator) ObserveOutcomes(now time.Time, o *Outcomes) (refused int) {
 // Stand takes what the region's observers make of themselves. The value is
 // kept, and must not change.
 func (e *Evaluator) Stand(now time.Time, s *Stance) {
-	if s == e.stance {
+	old := e.stance
+	e.stance = s
+	if old.sameAs(s) {
 		return
 	}
-	e.stance = s
 	for _, i := range e.instances {
 		e.touch(i)
 	}
 }
 
-// ReleaseQuarantine ends an instance's quarantine by an operator's word. It
-// reports false where none runs.
-func (e *Evaluator) ReleaseQuarantine(now time.Time, uid registry.UID) bool {
-	return false
+// sameAs reports whether two stances mean the same to every instance.
+func (s *Stance) sameAs(o *Stance) bool {
+	if s == nil || o == nil {
+		return s == o
+	}
+	return s.Braked == o.Braked && maps.Equal(s.Blind, o.Blind) && maps.Equal(s.Silenced, o.Silenced) &&
+		maps.Equal(s.Dead, o.Dead) && maps.Equal(s.Released, o.Released)
 }
 
 // LateAfter is how long after the last tick a tick counts as a gap of our own:
@@ -242,9 +281,12 @@ func LateAfter(tick time.Duration) time.Duration { return 2*tick + time.Second }
 // Gap says that nothing was looked at until now: what would have been heard
 // meanwhile is missing, not bad, and every lease gets a full term.
 func (e *Evaluator) Gap(now time.Time) {
+	e.callers.gap(now)
 	for _, i := range e.instances {
 		i.quietFrom = now
-		i.self.servingSince = time.Time{}
+		i.self.servingSince, i.callersGood = time.Time{}, time.Time{}
+		i.probes.gap(now)
+		i.primacy.gap()
 		if i.row.Lease > 0 {
 			i.lease.gap(now, i.row.Lease)
 		}

@@ -369,10 +369,13 @@ func TestSilenceLimits(t *testing.T) {
 
 func TestMemoryThatCannotBeReadIsLost(t *testing.T) {
 	for _, bad := range []string{
-		"{", `{"v":2}`, `[]`, `{"v":1,"i":{"x":{}}}`,
+		"{", `{"v":3}`, `{"v":0}`, `[]`, `{"v":1,"i":{"x":{}}}`,
 		`{"v":1,"i":{"1":{"state":9,"rule":1,"age":0}}}`,
 		`{"v":1,"i":{"1":{"state":3,"rule":200,"age":0}}}`,
 		`{"v":1,"i":{"1":{"state":3,"rule":1,"age":0,"outs":[{"rule":7,"age":1}]}}}`,
+		`{"v":2,"i":{"1":{"state":1,"rule":7,"age":0,"ramp":{"step":6}}}}`,
+		`{"v":2,"i":{"1":{"state":0,"rule":8,"age":0,"retry":{"rule":2,"times":1}}}}`,
+		`{"v":2,"i":{"1":{"state":1,"rule":7,"age":0,"quarantine":{"left":-1}}}}`,
 	} {
 		if _, err := ReadMemory([]byte(bad)); err == nil {
 			t.Errorf("%s was read", bad)
@@ -409,7 +412,9 @@ func TestALapseIsForgottenWithItsLease(t *testing.T) {
 // A checkpoint of healthy members is nothing, so that 60,000 of them cost nothing.
 func TestCheckpointHoldsOnlyWhatIsNotable(t *testing.T) {
 	e := New(scenarioName, epoch, Memory{})
-	e.Apply(epoch, fleet(100, 25*time.Second, 0))
+	c := fleet(100, 25*time.Second, 0)
+	c.Contract.NoRamp = true
+	e.Apply(epoch, c)
 	e.Judge(epoch)
 	if b := e.Checkpoint(epoch); b != nil {
 		t.Errorf("healthy service: %s", b)

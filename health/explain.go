@@ -1,10 +1,14 @@
 package health
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sightlinedev/sightline/registry"
 )
+
+// explainedReporters bounds how many callers an explanation lists.
+const explainedReporters = 20
 
 // Explanation is a verdict with the evidence behind it, for whoever asks why.
 type Explanation struct {
@@ -40,6 +44,7 @@ type ProbeEvidence struct {
 	// Confirming: probes come at the confirmation cadence.
 	Confirming bool
 	Disagree   time.Time     // since when live probers have disagreed; zero: they agree
+	Third      bool          // a third prober is wanted
 	Probers    []ProberScore // by name
 }
 
@@ -55,12 +60,13 @@ type CallersEvidence struct {
 	Counting, Against int  // reporters that count, and of those the ones against
 	Enough            bool // samples and reporters enough to become primary
 	Over, Good        bool
+	GoodSince         time.Time // zero: it is not at or under its in-line
 	// Application: only stock gRPC clients are against, which count application
 	// errors too, and others are not: degraded instead of out.
 	Application bool
 	RefusedBy   int // reporters of our own library that saw refused connections
-	// Reporters holds those with the most samples, those against first, at most
-	// 20; Omitted is how many more there are.
+	// Reporters holds those against first, then those with the most samples, at
+	// most 20; Omitted is how many more there are.
 	Reporters []ReporterScore
 	Omitted   int
 }
@@ -123,14 +129,8 @@ type RetryEvidence struct {
 	Since time.Time
 	Again time.Time // when it is admitted again at the earliest
 	Times int       // how often that happened in a row
-}
-
-// Third is how much of a service callers' word alone holds out.
-type Third struct {
-	Out     int // members that it holds out, those in quarantine too
-	Most    int // members that it may hold out
-	Members int
-	Kept    []registry.UID // who stays in because of it
+	// Detail holds the numbers that the rule saw.
+	Detail string
 }
 
 // SelfEvidence is an instance's newest word about itself.
@@ -154,16 +154,14 @@ type Hold struct {
 	Since time.Time
 	Until time.Time // if the evidence goes on as it is; zero: not on this evidence
 	Trial bool      // it returns by a trial: at the first step of a ramp
-}
-
-// CallersThird tells how much of the service callers' word alone holds out.
-func (e *Evaluator) CallersThird() Third {
-	return Third{Members: e.members, Most: max(1, e.members/3)}
+	// Detail holds the numbers that the rule saw; empty where it goes by none.
+	Detail string
 }
 
 // Explain returns the last verdict on every instance with its evidence, by UID,
 // unadmitted ones included.
 func (e *Evaluator) Explain(now time.Time) []Explanation {
+	e.callers.settle(now, e.sibling)
 	all := e.sorted()
 	xs := make([]Explanation, len(all))
 	for k, i := range all {
@@ -173,18 +171,28 @@ func (e *Evaluator) Explain(now time.Time) []Explanation {
 }
 
 func (e *Evaluator) explain(i *instance, now time.Time) Explanation {
-	x := Explanation{Verdict: i.verdict}
+	x := Explanation{
+		Verdict: i.verdict, Probe: e.probeEvidence(i, now), Callers: e.callersEvidence(i, now),
+		Dependencies: i.dependencyEffects(), Quarantine: i.quarantine.evidence(now, i.terms),
+		Ramp: e.rampEvidence(i),
+	}
 	if w := &i.self; !w.newest.at.IsZero() {
 		x.Self = &SelfEvidence{Status: w.newest.status, At: w.newest.at, Degraded: w.degraded}
 	}
 	if l := &i.lease; i.row.Lease > 0 {
 		x.Lease = &LeaseEvidence{Renewed: l.renewed, Ends: l.ends(i.row.Lease), Lapsed: l.lapsedAt, Suspect: l.suspect()}
 	}
-	for _, m := range i.outs {
-		x.Holds = append(x.Holds, Hold{Rule: m.rule, Since: m.at, Until: e.returnAt(i, m.rule, now)})
+	for k := range i.outs {
+		x.Holds = append(x.Holds, e.hold(i, &i.outs[k], now))
+	}
+	if w := &i.waits; w.what != NoWait {
+		x.Waits = &WaitEvidence{What: w.what, Rule: w.rule, Since: w.since, Detail: w.why}
+	}
+	if r := &i.retry; r.rule != NoRule && !i.member {
+		x.Retry = &RetryEvidence{Rule: r.rule, Since: r.at, Again: r.again(), Times: r.times, Detail: r.why}
 	}
 	for _, c := range classes {
-		if i.profile.Supplies.Has(c) {
+		if i.supplies(c) {
 			if x.SilentAt == nil {
 				x.SilentAt = make(map[registry.EvidenceClass]time.Time)
 			}
@@ -192,4 +200,85 @@ func (e *Evaluator) explain(i *instance, now time.Time) Explanation {
 		}
 	}
 	return x
+}
+
+func (e *Evaluator) hold(i *instance, m *mark, now time.Time) Hold {
+	h := Hold{Rule: m.rule, Since: m.at, Until: e.returnAt(i, m, now), Detail: m.why}
+	if by := e.trialOf(i, m); h.Until.IsZero() && !by.IsZero() {
+		h.Until, h.Trial = laterOf(by, i.quarantine.until), true
+		if !e.trialMay(i) && !i.quarantine.runs() {
+			h.Until = time.Time{} // another class is against it
+		}
+	}
+	return h
+}
+
+func (e *Evaluator) probeEvidence(i *instance, now time.Time) *ProbeEvidence {
+	probers := i.probes.scores(now, &i.terms.probes, e.stance)
+	if len(probers) == 0 {
+		return nil
+	}
+	r, t := &i.seen.probe, &i.terms.probes
+	return &ProbeEvidence{
+		Newest: r.newest, Live: r.live, Score: r.score, Samples: r.samples,
+		Out: t.out, In: t.in, HalfLife: t.halfLife,
+		Over: i.seen.bad.Has(registry.ClassProbe), Good: i.good(registry.ClassProbe),
+		GoodSince: r.goodSince, RefusedBy: r.refusedBy, Confirming: i.cadence.confirming,
+		Disagree: r.disagree, Third: i.cadence.third, Probers: probers,
+	}
+}
+
+func (e *Evaluator) callersEvidence(i *instance, now time.Time) *CallersEvidence {
+	r, t := &i.seen.callers, &i.terms.callers
+	if r.newest.IsZero() {
+		return nil
+	}
+	reporters := e.callers.scores(i, now, i.question())
+	listed := reporters[:min(len(reporters), explainedReporters)]
+	return &CallersEvidence{
+		Newest: r.newest, Score: r.score, Excess: r.excess, Siblings: r.siblings,
+		Samples: r.samples, Failures: r.failures, Out: t.out, In: t.in, HalfLife: t.halfLife,
+		Counting: r.counting, Against: r.against, Enough: r.enough,
+		Over: i.seen.bad.Has(registry.ClassCallers), Good: i.good(registry.ClassCallers), GoodSince: i.callersGood,
+		Application: r.application, RefusedBy: r.refusedBy,
+		Reporters: listed, Omitted: len(reporters) - len(listed),
+	}
+}
+
+func (i *instance) dependencyEffects() (effects []DependencyEffect) {
+	speaks := i.seen.needs.names != 0
+	for _, d := range i.terms.dependencies {
+		degraded := slices.Contains(i.self.degraded, d.Name)
+		effects = append(effects, DependencyEffect{
+			Name: d.Name, Declared: true, Shared: d.Shared, Authority: d.Authority, Weight: d.Weight,
+			Degraded: degraded, Applies: degraded && speaks && d.Authority != registry.Informational,
+		})
+	}
+	for _, name := range i.self.degraded {
+		if !slices.ContainsFunc(i.terms.dependencies, func(d registry.Dependency) bool { return d.Name == name }) {
+			effects = append(effects, DependencyEffect{Name: name, Weight: defaultKept, Degraded: true, Applies: speaks})
+		}
+	}
+	return effects
+}
+
+func (q *quarantine) evidence(now time.Time, t *terms) QuarantineEvidence {
+	return QuarantineEvidence{
+		Since: q.since, Until: q.until, Changes: t.quarantine.Changes, Window: t.quarantine.Window,
+		NextHold: q.nextHold(now, &t.quarantine), Flaps: slices.Clone(q.within(now, t.quarantine.Window)),
+	}
+}
+
+func (e *Evaluator) rampEvidence(i *instance) *RampEvidence {
+	r := &i.ramp
+	if !r.runs() {
+		return nil
+	}
+	next := r.next(i.terms)
+	left := time.Duration(lastRampStep - r.step - 1)
+	return &RampEvidence{
+		Percent: r.percent(), Step: r.step + 1, Steps: len(rampSteps), Since: r.since, Next: next,
+		Ends: next.Add(left * i.terms.ramp / time.Duration(lastRampStep)), HeldBy: rampHolds[r.held],
+		Trial: i.trial.runs, First: !i.onceFull,
+	}
 }

@@ -19,8 +19,9 @@ type instance struct {
 	// called silent (HEALTH.md §1); zero for an instance born later.
 	startLimit time.Time
 
-	member bool
-	stands bool // the checkpointed state speaks until evidence or silence does
+	member   bool
+	onceFull bool // it has once been a member at full weight
+	stands   bool // the checkpointed state speaks until evidence or silence does
 
 	self   selfWord
 	probes probes
@@ -29,8 +30,23 @@ type instance struct {
 
 	callers *callersRow // owned by callers; nil: none was heard
 
+	seen        sight
+	primacy     primacy
+	cadence     cadence
+	callersGood time.Time // since when callers have been good; zero: they are not
+
+	waits      waiting
+	trial      trial
+	ramp       ramp
+	retry      retry
+	quarantine quarantine
+	excused    bool // it comes back because taking it out was an error of ours
+	heldOut    bool // counted in Evaluator.heldOut
+	sentBack   bool // counted in Evaluator.sentBack
+
 	verdict Verdict // last one handed out, or the state remembered from before a start
-	note    note    // what its text says
+	gist    gist    // what its text says
+	probing Probing // last one handed out
 	handed  bool    // verdict was handed out
 	// leaving: it was named as aged out; askAt is when to name it again, or to
 	// look again whether it may go.
@@ -66,10 +82,14 @@ func (i *instance) baseWeight() uint32 {
 
 // heard is when the class last gave a sample.
 func (i *instance) heard(c registry.EvidenceClass) time.Time {
-	if c == registry.ClassSelf {
+	switch c {
+	case registry.ClassSelf:
 		return i.self.newest.at
+	case registry.ClassProbe:
+		return i.seen.probe.newest
+	default:
+		return i.seen.callers.newest
 	}
-	return time.Time{}
 }
 
 func laterOf(a, b time.Time) time.Time {

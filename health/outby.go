@@ -11,18 +11,24 @@ import (
 type mark struct {
 	rule Rule
 	at   time.Time
+	// second: another class agreed, so that the guard must not undo it, and
+	// callers' word is not alone.
+	second bool
+	why    string // the numbers of that moment, where the rule goes by scores
 }
 
 // outs are the marks on an instance, oldest first. Nearly always empty.
 type outs []mark
 
-func (o outs) has(r Rule) bool {
-	for _, m := range o {
-		if m.rule == r {
-			return true
+func (o outs) has(r Rule) bool { return o.find(r) != nil }
+
+func (o outs) find(r Rule) *mark {
+	for k := range o {
+		if o[k].rule == r {
+			return &o[k]
 		}
 	}
-	return false
+	return nil
 }
 
 // first is the rule that took the instance out before any other did.
@@ -33,10 +39,22 @@ func (o outs) first() Rule {
 	return o[0].rule
 }
 
-func (o *outs) set(r Rule, now time.Time) {
-	if !o.has(r) {
-		*o = append(*o, mark{r, now})
+// rules is the set of the rules that have a mark, one bit each.
+func (o outs) rules() (set uint16) {
+	for k := range o {
+		set |= 1 << o[k].rule
 	}
+	return set
+}
+
+// set adds the mark, or notes that a second class agrees with the one that is
+// there.
+func (o *outs) set(m mark) {
+	if there := o.find(m.rule); there != nil {
+		there.second = there.second || m.second
+		return
+	}
+	*o = append(*o, m)
 }
 
 func (o *outs) clear(r Rule) {
@@ -51,43 +69,96 @@ func (o *outs) clear(r Rule) {
 	}
 }
 
-// returns clears the marks whose rule's return has come.
-func (e *Evaluator) returns(i *instance, now time.Time) {
-	for _, m := range append(outs(nil), i.outs...) {
-		if at := e.returnAt(i, m.rule, now); !at.IsZero() && !now.Before(at) {
-			i.outs.clear(m.rule)
-			if m.rule == R1 {
-				i.lease.forgive()
-			}
+// confirmed reports whether more than one witness took the instance out: a
+// lapsed lease, its callers, or two classes (HEALTH.md §8).
+func (o outs) confirmed() bool {
+	for k := range o {
+		if m := &o[k]; m.second || m.rule == R1 || m.rule == R4 || m.rule.class() != o[0].rule.class() {
+			return true
 		}
+	}
+	return false
+}
+
+// class is the evidence class that a rule goes by, where that is one.
+func (r Rule) class() registry.EvidenceClass {
+	switch r {
+	case R3, R5:
+		return registry.ClassProbe
+	case R4:
+		return registry.ClassCallers
+	default:
+		return registry.ClassSelf
 	}
 }
 
-// returnAt is when a rule's return comes if the evidence goes on as it is;
-// zero: not on this evidence.
-func (e *Evaluator) returnAt(i *instance, r Rule, now time.Time) time.Time {
-	switch r {
+// returns clears the marks whose rule's return has come, and begins a trial
+// where only marks that end by one are left.
+func (e *Evaluator) returns(i *instance, now time.Time) {
+	for k := 0; k < len(i.outs); {
+		m := i.outs[k]
+		if at := e.returnAt(i, &m, now); at.IsZero() || now.Before(at) {
+			k++
+			continue
+		}
+		i.outs.clear(m.rule)
+		if m.rule == R1 {
+			i.lease.forgive()
+		}
+	}
+	if at := e.trialAt(i); !at.IsZero() && !now.Before(at) && e.trialMay(i) {
+		e.try(i)
+	}
+}
+
+// returnAt is when a rule's return comes if the evidence goes on as it is, a
+// trial aside; zero: not on this evidence.
+func (e *Evaluator) returnAt(i *instance, m *mark, now time.Time) time.Time {
+	switch m.rule {
 	case R1: // one full term of renewals
 		if i.lease.resumed.IsZero() || i.draining() {
 			return time.Time{}
 		}
 		return laterOf(i.lease.resumed, i.self.lastDraining).Add(i.row.Lease)
 	case R2: // the hold, of SERVING without silence or DRAINING in it
-		return e.heldGood(i, now)
+		return e.heldGood(i, registry.ClassSelf, m, now)
+	case R3, R5: // the hold, of probes at or under their in-line
+		return e.heldGood(i, registry.ClassProbe, m, now)
 	case R6: // the hold, of good evidence of a supplied class
-		if !i.profile.Supplies.Has(registry.ClassSelf) {
-			return time.Time{}
+		var at time.Time
+		for _, c := range classes {
+			if by := e.heldGood(i, c, m, now); i.supplies(c) && !by.IsZero() && (at.IsZero() || by.Before(at)) {
+				at = by
+			}
 		}
-		return e.heldGood(i, now)
+		return at
 	default:
 		return time.Time{}
 	}
 }
 
-// heldGood is the end of the return hold on the instance's own word.
-func (e *Evaluator) heldGood(i *instance, now time.Time) time.Time {
-	if i.self.servingSince.IsZero() || !now.Before(e.silentAt(i, registry.ClassSelf)) {
+// heldGood is the end of the return hold on one class; zero where it is silent
+// or not good.
+func (e *Evaluator) heldGood(i *instance, c registry.EvidenceClass, m *mark, now time.Time) time.Time {
+	if !now.Before(e.silentAt(i, c)) {
 		return time.Time{}
 	}
-	return i.self.servingSince.Add(i.terms.returnHold)
+	var good time.Time
+	switch c {
+	case registry.ClassSelf:
+		// A run of SERVING knows of every DRAINING and gap that was in it.
+		if good = i.self.servingSince; good.IsZero() {
+			return time.Time{}
+		}
+		return good.Add(i.terms.returnHold)
+	case registry.ClassProbe:
+		good = i.seen.probe.goodSince
+	default:
+		good = i.callersGood
+	}
+	if good.IsZero() || i.draining() {
+		return time.Time{}
+	}
+	good = laterOf(laterOf(good, i.quietFrom), laterOf(m.at, i.self.lastDraining))
+	return good.Add(i.terms.returnHold)
 }

@@ -14,6 +14,7 @@ const (
 	noNote note = iota
 	noteLapsed
 	noteNotServing
+	noteUnready
 	noteHeld
 	noteSilent
 	noteSilentOut
@@ -23,10 +24,15 @@ const (
 	noteDraining
 	noteUnheard
 	noteExistence
+	noteDependency  // degraded: what it depends on is
+	noteProbeOnly   // degraded: its probes fail, and its callers are content
+	noteApplication // degraded: only callers that count application errors are against
 	noteUnproved
 	noteUnadmittedLapsed
 	noteUnadmittedDraining
 	noteUnadmittedNotServing
+	noteUnadmittedBad
+	noteUnadmittedRetry
 	noteUnadmittedWaits
 )
 
@@ -35,8 +41,7 @@ type finding struct {
 	state State
 	rule  Rule
 	note  note
-	// confirmed: see Verdict.Confirmed.
-	confirmed bool
+	kept  uint32 // percent of the weight that degradation leaves; 0: all of it
 }
 
 // decide walks the rules of HEALTH.md §4 in their order; the first that fires
@@ -44,18 +49,18 @@ type finding struct {
 // is left no later rule can bring the instance back.
 func (e *Evaluator) decide(i *instance, now time.Time) finding {
 	e.returns(i, now)
-	// What probes and callers say (R3–R5) belongs between R2 and held.
 	for _, rule := range [...]func(*instance, time.Time) (finding, bool){
 		e.lapsed,     // R1
 		e.notServing, // R2
+		e.unready,    // R2, by a dependency of its own
+		e.observed,   // R3, R4, R5
 		e.held,       // what took it out has not returned
+		e.dependent,  // R2, by dependencies that lower the weight
 		e.suspected,  // HEALTH.md §6: a suspect lapse
 		e.stood,      // the verdict of before the start
 		e.silent,     // R6
 	} {
 		if f, fires := rule(i, now); fires {
-			// Whoever renews after a lapse is out by it until the return.
-			f.confirmed = f.state == Ineligible && i.outs.has(R1)
 			return f
 		}
 	}
@@ -70,7 +75,7 @@ func (e *Evaluator) lapsed(i *instance, now time.Time) (finding, bool) {
 		return finding{}, false
 	}
 	l.lapse(now, i.row.Lease)
-	i.outs.set(R1, now)
+	i.outs.set(mark{rule: R1, at: now})
 	return finding{state: Ineligible, rule: R1, note: noteLapsed}, true
 }
 
@@ -79,7 +84,7 @@ func (e *Evaluator) notServing(i *instance, now time.Time) (finding, bool) {
 	if i.self.newest.status != NotServing {
 		return finding{}, false
 	}
-	i.outs.set(R2, now)
+	i.outs.set(mark{rule: R2, at: now})
 	return finding{state: Ineligible, rule: R2, note: noteNotServing}, true
 }
 
@@ -112,11 +117,11 @@ func (e *Evaluator) stood(i *instance, now time.Time) (finding, bool) {
 		return finding{}, false
 	}
 	_, silent := e.allSilent(i, now)
-	if silent || i.profile.Supplies == 0 || e.fresh(i, now) != 0 {
+	if silent || i.profile.Supplies == 0 || i.seen.fresh != 0 {
 		i.stands = false
 		return finding{}, false
 	}
-	return finding{state: i.verdict.State, rule: i.verdict.Rule, note: noteBefore}, true
+	return finding{state: i.verdict.State, rule: i.verdict.Rule, note: noteBefore, kept: i.verdict.Kept}, true
 }
 
 // silent is R6: every supplied class silent.
@@ -125,7 +130,7 @@ func (e *Evaluator) silent(i *instance, now time.Time) (finding, bool) {
 		return finding{}, false
 	}
 	if i.terms.silence == registry.SilenceIneligible {
-		i.outs.set(R6, now)
+		i.outs.set(mark{rule: R6, at: now})
 		return finding{state: Ineligible, rule: R6, note: noteSilent}, true
 	}
 	return finding{state: Unknown, rule: R6, note: noteSilent}, true
@@ -137,7 +142,7 @@ func (e *Evaluator) otherwise(i *instance, now time.Time) finding {
 	switch {
 	case i.profile.Supplies == 0:
 		f.note = noteExistence
-	case e.fresh(i, now) == 0:
+	case i.seen.fresh == 0:
 		f.note = noteUnheard
 	case i.self.newest.status == Draining:
 		f.note = noteDraining

@@ -49,6 +49,12 @@ func (w *selfWord) draining() bool {
 	return !w.lastDraining.IsZero() && !w.lastServing.After(w.lastDraining)
 }
 
+// forget drops what was said, so that silence alone is left; whether it said
+// that it goes stays known.
+func (w *selfWord) forget() {
+	w.newest, w.servingSince, w.degraded = word{}, time.Time{}, nil
+}
+
 // hear records one report. Reports may come late: the newest still speaks, and
 // a late word against the instance only shortens a run of SERVING. No run is
 // counted from before quietFrom: nobody saw whether it was unbroken.

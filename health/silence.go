@@ -24,21 +24,31 @@ func (e *Evaluator) silentAt(i *instance, c registry.EvidenceClass) time.Time {
 	case registry.ClassSelf:
 		return from.Add(i.self.silence())
 	case registry.ClassProbe:
-		return from.Add(i.terms.probeSilence(false))
+		return i.probesSilentAt(from)
 	default:
 		return laterOf(from.Add(callersSilence), i.startLimit)
 	}
 }
 
-// fresh returns the supplied classes whose newest sample is inside their limit.
-func (e *Evaluator) fresh(i *instance, now time.Time) registry.ClassSet {
-	var set registry.ClassSet
-	for _, c := range classes {
-		if i.profile.Supplies.Has(c) && !i.heard(c).IsZero() && now.Before(e.silentAt(i, c)) {
-			set = set.With(c)
-		}
+// probesSilentAt follows the cadence: 7 s from a switch to the full one, for
+// probes that were 10 s apart before it.
+func (i *instance) probesSilentAt(from time.Time) time.Time {
+	slow, full := i.terms.probeSilence(true), i.terms.probeSilence(false)
+	switch strict := i.cadence.strictAt(i.terms); {
+	case i.cadence.confirming:
+		return from.Add(slow)
+	case strict.IsZero():
+		return from.Add(full)
+	case from.Add(slow).Before(strict):
+		return laterOf(from.Add(slow), from.Add(full))
+	default:
+		return laterOf(strict, from.Add(full))
 	}
-	return set
+}
+
+// isFresh reports whether the class has given a sample, and is not silent.
+func (e *Evaluator) isFresh(i *instance, c registry.EvidenceClass, now time.Time) bool {
+	return !i.heard(c).IsZero() && now.Before(e.silentAt(i, c))
 }
 
 // allSilent reports whether every supplied class is silent, and from when.

@@ -63,7 +63,10 @@ func (e *Evaluator) findSuspects(now time.Time, fresh map[*instance]bool) {
 	for _, i := range found {
 		i.lease.suspectSince = now
 		i.lease.forgive()
-		i.outs.clear(R1)
+		if i.outs.has(R1) {
+			i.outs.clear(R1)
+			i.excused = len(i.outs) == 0
+		}
 		e.touch(i)
 	}
 	if !episode {
