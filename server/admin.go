@@ -27,8 +27,11 @@ func (s *Server) newAdmin() *admin.Server {
 		ViewAt: s.viewAt, Changes: s.store.ChangesSince, Transitions: s.loggedTransitions,
 		Taps: s.taps, API: s.cfg.Limits.API,
 		Record: s.writer.Record, ReleaseSource: s.writer.Confirm, Holders: s.holders,
+		ReleaseQuarantine: s.shards.ReleaseQuarantine, Stance: s.shards.Stance, ReleaseBrake: s.releaseBrake,
 	})
 }
+
+func (s *Server) releaseBrake(context.Context) (bool, error) { return s.shards.ReleaseBrake(), nil }
 
 func (s *Server) inspect(ctx context.Context, n registry.Name) (admin.Inspection, bool, error) {
 	var i shard.Inspection

@@ -129,6 +129,8 @@ func (s *Server) xdsEvents() xds.Events {
 		},
 		Refused:      func(who identity.Principal, n views.Name) { s.refused(who, n, "xds", "outside the caller's scope") },
 		Unrenderable: r.unrenderable,
+		LoadStreams:  func(kind xds.LoadKind, delta int) { r.metrics.Streams("lrs", kind.String(), delta) },
+		LoadDropped:  s.loadDropped,
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/sightlinedev/sightline/server/admin"
 	"github.com/sightlinedev/sightline/server/desired"
 	"github.com/sightlinedev/sightline/server/report"
+	"github.com/sightlinedev/sightline/server/xds"
 	"github.com/sightlinedev/sightline/views"
 )
 
@@ -133,6 +134,42 @@ func (s *Server) tapOutcomes(who identity.Principal, n registry.Name, o *health.
 		all = append(all, t)
 	}
 	s.taps.Offer(all...)
+}
+
+// loads takes a load report of a stock client the way of all callers' outcomes.
+func (s *Server) loads(r xds.LoadReport) {
+	o, _ := s.loadRows.Get().(*health.Outcomes)
+	if o == nil {
+		o = &health.Outcomes{}
+	}
+	o.Kind, o.Interval, o.Entries = health.FromGRPC, r.Interval, o.Entries[:0]
+	if r.Kind == xds.EnvoyLoad {
+		o.Kind = health.FromEnvoy
+	}
+	for _, e := range r.Entries {
+		o.Entries = append(o.Entries, health.Outcome{UID: e.UID, Issued: e.Issued, OK: e.OK, Failed: e.Failed,
+			InProgress: e.InProgress, Weight: e.Weight})
+	}
+	s.reports.SubmitOutcomes(r.Who, r.Service, o)
+	s.loadRows.Put(o)
+}
+
+// loadDropped counts entries of a load report that never became outcomes.
+func (s *Server) loadDropped(who identity.Principal, n views.Name, why xds.LoadDrop, entries int) {
+	result := report.Unattributed
+	switch why {
+	case xds.DropInterval:
+		result = report.Stale
+	case xds.DropScope:
+		result = report.OutOfScope
+		s.refused(who, n, "lrs", "outside the caller's scope")
+	}
+	s.report.metrics.Reports(classNames[registry.ClassCallers], result.String(), entries)
+	s.report.metrics.LoadDropped(why.String(), entries)
+	if !n.IsZero() && s.taps.Wanted() {
+		s.taps.Offer(admin.Sample{At: time.Now(), Name: n, Class: registry.ClassCallers, Reporter: who,
+			Detail: "entries of a load report", Count: uint32(entries), Refused: why.String()})
+	}
 }
 
 // describeOutcome says what a caller counted, for whoever taps.

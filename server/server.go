@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -63,6 +64,7 @@ type Server struct {
 	taps             *admin.Taps
 	reports          *report.Service
 	proofs           chan registry.UID // addresses that probers have proved
+	loadRows         sync.Pool         // *health.Outcomes, between LRS and reports
 	registry         *registryapi.Server
 	xdsGRPC, apiGRPC *grpc.Server
 	http             *http.Server

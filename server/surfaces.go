@@ -35,7 +35,7 @@ func (s *Server) buildSurfaces(context.Context) error {
 	s.apiGRPC = s.newGRPC(s.apiGate, guard, apiSettings(l, to.Sub(from)), nil, report.ServerOption())
 
 	s.xds = xds.New(xds.Config{
-		Snapshot: s.Snapshot, Policy: s.Policy, Principal: svid.PrincipalFrom, Restamp: s.restamp,
+		Snapshot: s.Snapshot, Policy: s.Policy, Principal: svid.PrincipalFrom, Restamp: s.restamp, Loads: s.loads,
 		Limits: l.XDS, Identifier: s.cfg.Name + "/" + s.cfg.Region, Outbound: s.cfg.EnvoyOutbound,
 		Events: s.xdsEvents(),
 	})

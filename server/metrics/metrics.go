@@ -35,6 +35,7 @@ type Metrics struct {
 	stale        prometheus.Counter
 	transitions  *prometheus.CounterVec
 	reports      *prometheus.CounterVec
+	loadsDropped *prometheus.CounterVec
 	probers      prometheus.Gauge
 	blind        prometheus.Gauge
 	deadZones    prometheus.Gauge

@@ -16,6 +16,7 @@ func (m *Metrics) nameEvidence() {
 	m.gaps = m.counter("sightline_evaluator_gaps_total", "Times that an evaluator did not run on time.").WithLabelValues()
 	m.transitions = m.counter("sightline_transitions_total", "Transitions of instances, by the state entered.", "state")
 	m.reports = m.counter("sightline_reports_total", "Samples received, by class and by what became of them.", "class", "result")
+	m.loadsDropped = m.counter("sightline_lrs_dropped_entries_total", "Entries of load reports that became no outcomes, by reason.", "reason")
 	m.probers = m.gauge("sightline_probers", "Probers that are at work.").WithLabelValues()
 	m.blind = m.gauge("sightline_probers_blind", "Probers whose results count as silence.").WithLabelValues()
 	m.deadZones = m.gauge("sightline_dead_zones", "Zones that every prober outside finds dead.").WithLabelValues()
@@ -25,7 +26,7 @@ func (m *Metrics) nameEvidence() {
 func (m *Metrics) nameSurfaces() {
 	m.resolutions = m.counter("sightline_resolutions_total", "Services asked for, by surface and answer.", "via", "result")
 	m.watches = m.gauge("sightline_watch_streams", "Open Watch streams.").WithLabelValues()
-	m.streams = m.gauge("sightline_xds_streams", "Open ADS streams.", "proto", "client")
+	m.streams = m.gauge("sightline_xds_streams", "Open ADS and load report streams.", "proto", "client")
 	m.pushes = m.counter("sightline_xds_pushes_total", "xDS responses sent.", "type", "client")
 	m.pushedBytes = m.counter("sightline_xds_pushed_bytes_total", "Bytes of the xDS responses sent.", "type", "client")
 	m.nacks = m.counter("sightline_xds_nacks_total", "xDS responses that a client refused.", "type")

@@ -50,6 +50,11 @@ func (m *Metrics) Reports(class, result string, n int) {
 	m.reports.WithLabelValues(class, result).Add(float64(n))
 }
 
+// LoadDropped counts entries of a load report that became no outcomes.
+func (m *Metrics) LoadDropped(reason string, n int) {
+	m.loadsDropped.WithLabelValues(reason).Add(float64(n))
+}
+
 // Probers is the number of probers that are at work.
 func (m *Metrics) Probers(n int) { m.probers.Set(float64(n)) }
 
@@ -71,7 +76,8 @@ func (m *Metrics) Resolution(via, result string) { m.resolutions.WithLabelValues
 // Watches adds to the number of open Watch streams.
 func (m *Metrics) Watches(delta int) { m.watches.Add(float64(delta)) }
 
-// Streams adds to the number of open ADS streams.
+// Streams adds to the number of open ADS streams (delta, sotw) and load report
+// streams (lrs).
 func (m *Metrics) Streams(proto, client string, delta int) {
 	m.streams.WithLabelValues(proto, client).Add(float64(delta))
 }
