@@ -34,6 +34,14 @@ type Stance struct {
 // blind reports whether the prober's samples are silence.
 func (s *Stance) blind(p Prober) bool { return s != nil && s.Blind[p.Name] }
 
+// silenced is the time up to which the prober's samples stay silence; zero: none do.
+func (s *Stance) silenced(p Prober) time.Time {
+	if s == nil {
+		return time.Time{}
+	}
+	return s.Silenced[p.Name]
+}
+
 // dead reports since when the zone is dead; zero: it is not.
 func (s *Stance) dead(zone string) time.Time {
 	if s == nil {
@@ -77,8 +85,8 @@ type ProbeCount struct {
 	// Recent and RecentFailing count those whose newest result is not older than
 	// 4 s: targets at a slow cadence say late that a prober sees nothing.
 	Recent, RecentFailing int
-	// Contested and Agreed count the failing that a prober of another zone sees
-	// good, and sees failing too.
+	// Contested and Agreed count the failing that a prober of another zone saw
+	// good at that time, and those that it sees failing too.
 	Contested, Agreed int
 }
 
