@@ -2,8 +2,6 @@ package health
 
 import (
 	"time"
-
-	"github.com/sightlinedev/sightline/registry"
 )
 
 // callersTerms are what the contract says about callers' outcomes.
@@ -13,10 +11,46 @@ type callersTerms struct {
 	ignoreLRS bool // errors that stock gRPC clients report over LRS do not count
 }
 
+// defaultCallersTerms hold until configure is called (HEALTH.md §2).
+var defaultCallersTerms = callersTerms{halfLife: 4 * time.Second, out: 0.20, in: 0.05}
+
 // callers is the table of one service's outcomes: decaying scores by instance
 // and reporter, pools of small reporters, sibling medians (HEALTH.md §2).
+//
+// Its use is in turns: hear as often as there is something to hear, then settle,
+// then read. A reading depends on what was heard before the settle, not on the
+// order in which different reporters' reports came, nor on the order of reading.
+//
+// Memory: an instance has at most maxTrackedReporters cells of 88 bytes, those
+// being its reporters', where they are (16 bytes each), the 4 pools of all other
+// reporters, and a row of about 100 bytes: 7 KB. A service holds at most
+// maxReporters reporters, of about 350 bytes beside their cells. What was not heard of for a minute and weighs nothing any more is
+// forgotten (sweep).
 type callers struct {
 	terms callersTerms
+	clock decayClock
+
+	reporters map[Reporter]*reporter
+	rows      []*callersRow
+	gapAt     int64 // own gap: reports before it have no successor
+
+	// The turn of reading: what settle fixed, and what readings worked out since.
+	settledAt time.Time
+	dirty     bool // something was heard after the settle
+	sibling   func(*instance) bool
+	siblings  []*callersRow
+	turn      uint32 // counts the settles; a column is good within its turn
+	now       int64
+	scale     float64 // from stored counts to counts decayed until now
+	sweptAt   int64
+	cleared   []*callersRow // to be cleared when the turn is over
+
+	pools   [poolCount]poolMemo
+	voices  []voice
+	values  []float64
+	members []*reporter
+	mark    uint32 // counts the lists of members
+	sums    []tally
 }
 
 // callersQuestion says under which bar an instance is read.
@@ -28,18 +62,21 @@ type callersQuestion struct {
 
 // callersReading is what callers say of one instance at one moment.
 type callersReading struct {
-	newest   time.Time // end of the newest interval with a call; zero: never heard
+	newest   time.Time // end of the newest interval in which a call ended; zero: never heard
 	samples  float64   // decayed, over all reporters
 	failures float64   // decayed
 	score    float64   // median over the reporters that count
-	excess   float64   // median of their scores above their siblings' medians
-	siblings float64   // median of those medians, shown
-	counting int       // reporters that count, a pool as one
-	against  int       // of those, the ones against
-	enough   bool      // ≥20 decayed samples from ≥2 reporters that count (5 while it ramps)
-	few      bool      // below 10 decayed samples, or fewer than 2 that count
-	over     bool      // over the line
-	good     bool      // at or under the in-line, as excess; false where none counts
+	// excess is the median of their scores above their siblings' medians. Where
+	// the score is at or under the in-line and nobody is near the out-line, the
+	// medians of pools are not worked out, and taken as 0.
+	excess   float64
+	siblings float64 // median of those medians, shown
+	counting int     // reporters that count, a pool as one
+	against  int     // of those, the ones against
+	enough   bool    // ≥20 decayed samples from ≥2 reporters that count (5 while it ramps)
+	few      bool    // below 10 decayed samples, or fewer than 2 that count
+	over     bool    // over the line
+	good     bool    // at or under the in-line, as excess; false where none counts
 	// application: every reporter against is a stock gRPC client, while at least
 	// two others count and none is against.
 	application bool
@@ -48,15 +85,21 @@ type callersReading struct {
 	refusedBy int
 }
 
-func newCallers() *callers { return &callers{} }
+func newCallers() *callers {
+	return &callers{terms: defaultCallersTerms, reporters: make(map[Reporter]*reporter)}
+}
 
-// configure takes the contract's terms.
-func (c *callers) configure(t callersTerms) { c.terms = t }
-
-// hear records a report, touching the instances it speaks of, and returns how
-// many entries were refused.
-func (c *callers) hear(now time.Time, o *Outcomes, find func(registry.UID) *instance, touch func(*instance)) (refused int) {
-	return len(o.Entries)
+// configure takes the contract's terms. Another half-life holds from the last
+// moment that was heard of: what decayed until then stays decayed.
+func (c *callers) configure(t callersTerms) {
+	if t.halfLife <= 0 {
+		t.halfLife = defaultCallersTerms.halfLife
+	}
+	if t.halfLife != c.terms.halfLife {
+		c.rebase(c.clock.latest)
+	}
+	c.terms = t
+	c.dirty = true
 }
 
 // settle opens the readings of one judgement: it fixes at now who may serve as a
@@ -64,29 +107,59 @@ func (c *callers) hear(now time.Time, o *Outcomes, find func(registry.UID) *inst
 // there are any; that an instance is no sibling of itself is seen to here), so
 // that no reading depends on what the judgement did to others before it. Nil:
 // every instance. It forgets what has gone stale.
-func (c *callers) settle(now time.Time, sibling func(*instance) bool) {}
-
-// read says what callers think of an instance, as of the last settle; it is to be
-// called with the same now.
-func (c *callers) read(i *instance, now time.Time, q callersQuestion) callersReading {
-	return callersReading{}
+func (c *callers) settle(now time.Time, sibling func(*instance) bool) {
+	c.finishClears()
+	c.now = c.advance(now)
+	if c.now-c.sweptAt >= int64(sweepEvery) {
+		c.sweep()
+	}
+	c.settledAt, c.sibling, c.dirty = now, sibling, false
+	c.scale = 1 / c.weight(c.now)
+	c.turn++
+	c.siblings = c.siblings[:0]
+	for _, row := range c.rows {
+		row.sibling = -1
+		if sibling == nil || sibling(row.of) {
+			row.sibling = len(c.siblings)
+			c.siblings = append(c.siblings, row)
+		}
+	}
 }
 
-// clear forgets the scores and accruals on an instance: a trial begins.
-func (c *callers) clear(i *instance) {}
+// clear forgets the scores and accruals on an instance: a trial begins. As a
+// sibling it stays what it was until the next settle.
+func (c *callers) clear(i *instance) {
+	if row := i.callers; row != nil && !row.cleared {
+		row.cleared = true
+		c.cleared = append(c.cleared, row)
+	}
+}
+
+func (c *callers) finishClears() {
+	for _, row := range c.cleared {
+		row.cleared = false
+		row.rest = nil
+		for _, ref := range row.refs {
+			cell := ref.cell()
+			cell.tally, cell.accrued, cell.refused, cell.kinds = tally{}, 0, 0, 0
+		}
+	}
+	if len(c.cleared) > 0 {
+		clear(c.cleared)
+		c.cleared = c.cleared[:0]
+		c.dirty = true
+	}
+}
 
 // moved clears the accruals on an instance whose place in the set changed.
-func (c *callers) moved(i *instance) {}
+func (c *callers) moved(i *instance) {
+	if row := i.callers; row != nil {
+		for _, ref := range row.refs {
+			ref.cell().accrued, ref.cell().accruedIn = 0, 0
+		}
+	}
+}
 
-// drop forgets an instance that is gone.
-func (c *callers) drop(i *instance) {}
-
-// gap says that nothing was heard until now.
-func (c *callers) gap(now time.Time) {}
-
-// scores lists the reporters' words on an instance, those against it first, at
-// most maxTrackedReporters and the pools. Settle comes before it, as before read.
-func (c *callers) scores(i *instance, now time.Time, q callersQuestion) []ReporterScore { return nil }
-
-// callersRow is what callers said of one instance.
-type callersRow struct{}
+// gap says that nothing was heard until now: no report after it follows on one
+// before it.
+func (c *callers) gap(now time.Time) { c.gapAt = c.advance(now) }
