@@ -145,10 +145,11 @@ const (
 	ServerName   = "server"
 	OperatorName = "operator"
 	WorkloadName = "workload"
+	ProberName   = "prober"
 )
 
 // Prepare opens or makes the authority in dir, and writes the SVIDs that dev
-// starts with: the server's, an operator's, and a sample workload's
+// starts with: the server's, an operator's, a prober's, and a sample workload's
 // (/ns/default/sa/sample). It returns the authority and the server's files.
 func Prepare(dir, trustDomain string, now time.Time) (*Authority, svid.Files, error) {
 	a, err := Open(dir, trustDomain, now)
@@ -159,6 +160,7 @@ func Prepare(dir, trustDomain string, now time.Time) (*Authority, svid.Files, er
 	for _, who := range []struct{ name, path string }{
 		{OperatorName, "/sightline/operator/dev"},
 		{WorkloadName, "/ns/default/sa/sample"},
+		{ProberName, "/sightline/prober/dev"},
 		{ServerName, "/sightline/server/dev"},
 	} {
 		id, err := identity.Parse("spiffe://" + trustDomain + who.path)

@@ -91,7 +91,7 @@ func (a *app) root() *cobra.Command {
 		a.statusCommand(), a.resolveCommand(), a.clientCommand(),
 		a.serviceCommand(), a.instanceCommand(),
 		a.applyCommand(), a.deleteCommand(),
-		a.bootstrapCommand(), a.versionCommand(),
+		a.proberCommand(), a.bootstrapCommand(), a.versionCommand(),
 	)
 	argsAreUsage(cmd)
 	return cmd
