@@ -7,6 +7,10 @@
 // It reads views through a function that returns the Snapshot, learns of
 // changes through Feed.Publish, and never computes health, weights or guards.
 //
+// On the same port it takes in load reports (LRS), turns what stock clients say
+// of their calls into LoadReport rows by uid, and hands them on; what they mean
+// is not judged here.
+//
 // Ordering: a withdrawal never waits for an addition or for an acknowledgement
 // of one; types go out as CDS, EDS, LDS, RDS; no client is shown a lower
 // version of a name than it has been shown or has offered (ENGINE.md).

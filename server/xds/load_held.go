@@ -88,6 +88,15 @@ func (h holding) ack(serial uint32, now time.Time) {
 	}
 }
 
+// refuse notes that the client refused a response: some of it may be in force.
+func (h holding) refuse(serial uint32, now time.Time) {
+	for i := range h {
+		if h[i].serial == serial {
+			h[i].view, h[i].acked = nil, now
+		}
+	}
+}
+
 // since lists the views whose assignments the client may have held at some
 // moment since then, oldest first; nil when that is not known.
 func (h holding) since(from time.Time) []*views.View {
@@ -139,9 +148,10 @@ func (st *stream) heldSince(text string, from, now time.Time) []*views.View {
 	return nil
 }
 
-// holdsNow is what a client holds of an assignment that nothing is due of.
+// holdsNow is what a client holds of an assignment that nothing is due of; nil
+// when that is not known.
 func (st *stream) holdsNow(id nameID, r *record, now time.Time) holding {
-	if r.any(eds, dirty) {
+	if r.any(eds, dirty) || st.typ[eds].nacks > 0 {
 		return nil
 	}
 	for _, f := range st.typ[eds].inflight {
@@ -172,20 +182,16 @@ func (st *stream) notePut(f *found, now time.Time) {
 	st.watched[f.id] = h.sent(v, st.typ[eds].serial+1, now)
 }
 
-// noteSettled notes that the client took a response, or refused it: then what it
-// holds is not known any more.
+// noteSettled notes that the client took a response, or refused it.
 func (st *stream) noteSettled(f *inflight, taken bool, now time.Time) {
 	if st.watched == nil {
 		return
 	}
 	for _, it := range f.items {
-		h, watched := st.watched[it.id]
-		switch {
-		case !watched:
-		case taken:
+		if h := st.watched[it.id]; taken {
 			h.ack(f.serial, now)
-		default:
-			delete(st.watched, it.id)
+		} else {
+			h.refuse(f.serial, now)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func hearing(w **world, l *loads) option {
 	return func(c *xds.Config) {
 		c.Connection = func(ctx context.Context) string {
 			md, _ := metadata.FromIncomingContext(ctx)
-			return strings.Join(md.Get("connection"), "")
+			return strings.Join(md.Get("conn-id"), "")
 		}
 		c.Loads = func(r xds.LoadReport) { (*w).mu.Lock(); l.reports = append(l.reports, r); (*w).mu.Unlock() }
 		c.Events.LoadStreams = func(k xds.LoadKind, n int) { (*w).mu.Lock(); l.streams[k] += n; (*w).mu.Unlock() }
@@ -66,7 +66,7 @@ func inLoadWorld(t *testing.T, test func(w *world, l *loads), opts ...option) {
 }
 
 func connected(id string) context.Context {
-	return metadata.AppendToOutgoingContext(context.Background(), "connection", id)
+	return metadata.AppendToOutgoingContext(context.Background(), "conn-id", id)
 }
 
 // reporter is a raw LRS client.
