@@ -21,7 +21,7 @@ var defaultCallersTerms = callersTerms{halfLife: 4 * time.Second, out: 0.20, in:
 // then read. A reading depends on what was heard before the settle, not on the
 // order in which different reporters' reports came, nor on the order of reading.
 //
-// Memory: an instance has at most maxTrackedReporters cells of 88 bytes, those
+// Memory: an instance has at most maxTrackedReporters cells of 96 bytes, those
 // being its reporters', where they are (16 bytes each), the 4 pools of all other
 // reporters, and a row of about 100 bytes: 7 KB. A service holds at most
 // maxReporters reporters, of about 350 bytes beside their cells. What was not heard of for a minute and weighs nothing any more is

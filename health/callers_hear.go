@@ -210,6 +210,7 @@ func (c *callers) apply(r *report, e *Outcome, x *cell, own bool) bool {
 	if samples == 0 {
 		return e.Refused > 0
 	}
+	x.minute.add(samples, max(failures, float64(e.Failed)))
 	x.samples += r.weight * samples
 	x.failures += r.weight * failures
 	x.kinds = x.kinds.with(r.Kind)

@@ -55,6 +55,7 @@ func (t tally) score() float64 {
 type cell struct {
 	uid registry.UID // of the instance, here so that no other memory is touched
 	tally
+	minute   minuteTally // undecayed, of the minute that runs
 	row      *callersRow // nil: the cell is free
 	newest   int64       // end of the newest interval in which a call ended; 0: never
 	refused  int64       // of the newest in which our library saw a refusal; 0: never
@@ -118,6 +119,7 @@ type reporter struct {
 	column   column
 	columnIn uint32 // the turn in which column was worked out
 	mark     uint32 // the last list of pool members that it was on
+	group    uint8  // in which a minute sums it, as of the last one
 }
 
 // stream is the run of a reporter's reports of one kind.
@@ -213,6 +215,7 @@ func (row *callersRow) pool(k int) *cell {
 // take adds another cell's counts; what needs one reporter's memory is lost.
 func (x *cell) take(o *cell) {
 	x.add(o.tally)
+	x.minute.add(float64(o.minute.samples), float64(o.minute.failures))
 	x.newest, x.refused = max(x.newest, o.newest), max(x.refused, o.refused)
 	x.kinds |= o.kinds
 }

@@ -25,6 +25,7 @@ type Evaluator struct {
 	callers   *callers
 	stance    *Stance
 	tally     tallying // for the region's observers
+	minutes   minuteBook
 	instances map[registry.UID]*instance
 	members   int    // instances with member set
 	full      int    // of those, the ones that have once been at full weight
@@ -94,9 +95,15 @@ func (e *Evaluator) load(c *registry.InstanceChange) {
 }
 
 // Apply takes a registry change: new, changed and removed rows, and the
-// contract. Removed instances leave with a transition at the next Judge.
+// contract, at once and everywhere. Removed instances leave with a transition at
+// the next Judge.
 func (e *Evaluator) Apply(now time.Time, c registry.Change) {
 	e.SetContract(now, c.Contract, "")
+	e.ApplyRows(now, c)
+}
+
+// ApplyRows is Apply without the contract, for whoever rolls contracts out.
+func (e *Evaluator) ApplyRows(now time.Time, c registry.Change) {
 	for k := range c.Instances {
 		if c.Instances[k].Row != nil {
 			e.put(&c.Instances[k], now)
@@ -214,6 +221,7 @@ func (e *Evaluator) Observe(now time.Time, batch []Sample) (touched []registry.U
 		} else {
 			i.self.hear(&s, i.quietFrom)
 		}
+		e.minutes.hear(e.start, i, &s)
 		if i.batch != e.batch {
 			i.batch = e.batch
 			touched = append(touched, s.UID)

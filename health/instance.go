@@ -35,6 +35,8 @@ type instance struct {
 	cadence     cadence
 	callersGood time.Time // since when callers have been good; zero: they are not
 
+	minute minuteWords // what it and probers said in the minute that runs
+
 	waits      waiting
 	trial      trial
 	ramp       ramp
