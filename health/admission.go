@@ -40,7 +40,7 @@ func (r *retry) again() time.Time {
 // putBack ends the membership of an instance that failed within its first ramp.
 func (e *Evaluator) putBack(i *instance, c charge, now time.Time) {
 	i.retry = retry{rule: c.rule, at: now, times: i.retry.times + 1, why: e.describeCharge(i, c)}
-	i.outs, i.trial = nil, trial{}
+	i.outs, i.trial, i.primacy = nil, trial{}, primacy{}
 	i.member = false
 	i.stopRamp()
 	e.members--

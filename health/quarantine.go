@@ -43,8 +43,9 @@ func (q *quarantine) over(now time.Time) {
 func (q *quarantine) end() { q.since, q.until, q.count = time.Time{}, time.Time{}, 0 }
 
 // add counts a change between serving and ineligible. It reports whether a
-// quarantine begins with it.
-func (q *quarantine) add(f Flap, t *registry.Quarantine) bool {
+// quarantine begins with it: never with a trial, which waited for the end of one
+// and would learn nothing.
+func (q *quarantine) add(f Flap, trial bool, t *registry.Quarantine) bool {
 	q.hold = q.nextHold(f.At, t)
 	q.last = f.At
 	q.flaps = append(q.within(f.At, t.Window), f)
@@ -55,7 +56,7 @@ func (q *quarantine) add(f Flap, t *registry.Quarantine) bool {
 		q.count++ // the guard lifts whoever changed least
 		return false
 	}
-	if len(q.flaps) < t.Changes {
+	if len(q.flaps) < t.Changes || trial {
 		return false
 	}
 	q.since, q.until, q.count = f.At, f.At.Add(q.hold), len(q.flaps)
@@ -100,7 +101,7 @@ func (q *quarantine) takeBack() {
 // flapped counts a change and tells the owner of a quarantine that begins.
 func (e *Evaluator) flapped(i *instance, f Flap, o *Judgement) {
 	q := &i.quarantine
-	if !q.add(f, &i.terms.quarantine) {
+	if !q.add(f, i.trial.runs, &i.terms.quarantine) {
 		return
 	}
 	i.ramp.holdUntil(q.until)

@@ -16,15 +16,23 @@ import (
 // TestScenarios runs the timelines of testdata. Commands:
 //
 //	add|load i1-i3 [zone=] [lease=] [supplies=self,probe] [weight=] [unproved] [draining]
-//	contract [silence=ineligible] [hold=20s]
-//	keep renew|SERVING|NOT_SERVING|DRAINING i1-i3 every=8s   goes on until stopped
-//	stop renew|self i1-i3
+//	contract [silence=ineligible] [hold=20s] [ramp=none|2m] [deps=db:shared,cache:unready,log:info,disk:reduce:30] [zone=z1]
+//	keep renew|SERVING|NOT_SERVING|DRAINING i1-i3 every=8s [degraded=db]   goes on until stopped
+//	stop renew|self|probe|calls i1-i3|p1|r1-r3
 //	say NOT_SERVING i1 [age=2s]
+//	probers p1@z1 p2@z2 [third=p3@z3]   each probes every 2 s, or as it is told
+//	probe i1-i3 FAILED [by=p1]          how probes end from now on; OK at first
+//	callers r1-r5 rate=20 [kind=library|envoy|grpc]  each calls the listed members, so
+//	        often a second at one of them on average, in relation to their weights
+//	errors i1-i3 40% [by=r1-r2] [refused]   share of the calls there that fail; 0%: none
+//	stance [braked] [released=z1] [dead=z1] [blind=p1]   the observers' word
+//	release i1       an operator ends a quarantine
 //	remove i1 deregistered|list|operator
 //	run 30s          ticks of 250 ms, printing what changes
 //	freeze 30s       no tick: an own gap
 //	restart 10s [lost]   the server is away; then loads rows and checkpoint
 //	show             the verdicts
+//	weights          the members with their weights
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
 		s := newScenario()
@@ -55,10 +63,11 @@ func argLine(d *datadriven.TestData) string {
 const tick = 250 * time.Millisecond
 
 type activity struct {
-	what  string // renew, or a self status
-	uid   registry.UID
-	every time.Duration
-	next  time.Time
+	what     string // renew, or a self status
+	uid      registry.UID
+	every    time.Duration
+	next     time.Time
+	degraded []string
 }
 
 type scenario struct {
@@ -67,6 +76,9 @@ type scenario struct {
 	rows       map[registry.UID]registry.InstanceChange
 	contract   registry.Contract
 	activities []*activity
+	probers    []*probing
+	callers    []*callingPart
+	waits      map[registry.UID]Wait
 	out        strings.Builder
 }
 
@@ -74,7 +86,9 @@ var scenarioName = registry.Name{Namespace: "shop", Service: "checkout"}
 
 func newScenario() *scenario {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	s := &scenario{epoch: epoch, now: epoch, rows: make(map[registry.UID]registry.InstanceChange)}
+	s := &scenario{
+		epoch: epoch, now: epoch, rows: make(map[registry.UID]registry.InstanceChange), waits: make(map[registry.UID]Wait),
+	}
 	s.e = New(scenarioName, epoch, Memory{})
 	return s
 }
@@ -91,13 +105,25 @@ func (s *scenario) command(f []string) error {
 			// Staggered, as independent processes are.
 			phase := every * time.Duration(k) / time.Duration(len(uids(f[2])))
 			s.stop(f[1], uid)
-			s.activities = append(s.activities, &activity{f[1], uid, every, s.now.Add(phase)})
+			s.activities = append(s.activities, &activity{f[1], uid, every, s.now.Add(phase), degradedOf(f[4:])})
 		}
 		return err
 	case "stop":
-		for _, uid := range uids(f[2]) {
-			s.stop(f[1], uid)
-		}
+		s.stopAll(f[1], f[2])
+	case "probers":
+		s.setProbers(f[1:])
+	case "probe":
+		s.setResult(f[1:])
+	case "callers":
+		return s.setCallers(f[1:])
+	case "errors":
+		return s.setErrors(f[1:])
+	case "stance":
+		s.e.Stand(s.now, parseStance(f[1:], s.now))
+	case "release":
+		fmt.Fprintf(&s.out, "%s released: %v\n", s.stamp(s.now), s.e.ReleaseQuarantine(s.now, uids(f[1])[0]))
+	case "weights":
+		s.showWeights()
 	case "say":
 		return s.say(f[1:])
 	case "remove":
@@ -181,6 +207,7 @@ func (s *scenario) add(load bool, f []string) error {
 	}
 	if load {
 		s.e.Load(c)
+		s.judge()
 	} else {
 		s.e.Apply(s.now, c)
 	}
@@ -201,24 +228,34 @@ func (s *scenario) change() registry.Change {
 }
 
 func (s *scenario) setContract(f []string) error {
+	zone := ""
 	for _, arg := range f {
-		switch key, val, _ := strings.Cut(arg, "="); key {
+		key, val, _ := strings.Cut(arg, "=")
+		var err error
+		switch key {
 		case "silence":
 			s.contract.Silence = registry.SilenceUnknown
 			if val == "ineligible" {
 				s.contract.Silence = registry.SilenceIneligible
 			}
 		case "hold":
-			d, err := time.ParseDuration(val)
-			if err != nil {
-				return err
+			s.contract.ReturnHold, err = time.ParseDuration(val)
+		case "ramp":
+			if s.contract.NoRamp = val == "none"; !s.contract.NoRamp {
+				s.contract.Ramp, err = time.ParseDuration(val)
 			}
-			s.contract.ReturnHold = d
+		case "deps":
+			s.contract.Dependencies, err = parseDependencies(val)
+		case "zone":
+			zone = val
 		default:
-			return fmt.Errorf("unknown field %s", key)
+			err = fmt.Errorf("unknown field %s", key)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	s.e.Apply(s.now, s.change())
+	s.e.SetContract(s.now, s.contract, zone)
 	return nil
 }
 
@@ -237,16 +274,17 @@ func (s *scenario) say(f []string) error {
 		}
 	}
 	for _, uid := range uids(f[1]) {
-		if refused := s.observe(f[0], uid, s.now.Add(-age)); refused > 0 {
+		if refused := s.observe(&activity{what: f[0], uid: uid}, s.now.Add(-age)); refused > 0 {
 			fmt.Fprintf(&s.out, "%s %s refused\n", s.stamp(s.now), uid)
 		}
 	}
 	return nil
 }
 
-func (s *scenario) observe(status string, uid registry.UID, at time.Time) int {
+func (s *scenario) observe(a *activity, at time.Time) int {
 	_, refused := s.e.Observe(s.now, []Sample{{
-		UID: uid, Class: registry.ClassSelf, At: at, Status: SelfStatus(slices.Index(selfStatusNames[:], status)),
+		UID: a.uid, Class: registry.ClassSelf, At: at, Status: SelfStatus(slices.Index(selfStatusNames[:], a.what)),
+		Degraded: a.degraded,
 	}})
 	return refused
 }
@@ -276,10 +314,12 @@ func (s *scenario) run(d time.Duration) {
 				if a.what == "renew" {
 					s.e.Renew(a.next, a.uid)
 				} else {
-					s.observe(a.what, a.uid, a.next)
+					s.observe(a, a.next)
 				}
 			}
 		}
+		s.probeAll()
+		s.callAll()
 		s.judge()
 	}
 }
@@ -336,6 +376,15 @@ func (s *scenario) judge() {
 	for _, in := range o.Incidents {
 		fmt.Fprintf(&s.out, "%s incident %s: %s\n", s.stamp(s.now), in.Kind, in.Detail)
 	}
+	for _, v := range o.Changed {
+		if v.Waits != s.waits[v.UID] {
+			s.waits[v.UID] = v.Waits
+			fmt.Fprintf(&s.out, "%s %s waits [%s]: %s\n", s.stamp(s.now), v.UID, v.Waits, v.Detail)
+		}
+	}
+	for _, p := range o.Probing {
+		s.follow(p)
+	}
 	if len(o.AgedOut) > 0 {
 		fmt.Fprintf(&s.out, "%s aged out: %v\n", s.stamp(s.now), o.AgedOut)
 	}
@@ -353,6 +402,8 @@ func (s *scenario) show() {
 			name string
 		}{
 			{!v.Member, "unadmitted"}, {v.Draining, "draining"}, {v.Confirmed, "confirmed"},
+			{v.DeadZone, "in a dead zone"}, {v.Quarantined, fmt.Sprintf("quarantined after %d changes", v.Flaps)},
+			{v.RampHeld, "held"},
 		} {
 			if f.on {
 				flags += " " + f.name
@@ -360,6 +411,9 @@ func (s *scenario) show() {
 		}
 		if v.OutBy != NoRule {
 			flags += " out by " + v.OutBy.String()
+		}
+		if v.Primary != 0 {
+			flags += " by " + classNames(v.Primary)
 		}
 		fmt.Fprintf(&s.out, "%s %s%s weight %d, %s, fresh [%s] of [%s], since %s: %s\n", v.UID, v.State, flags, v.Weight,
 			v.Rule, classNames(v.Fresh), classNames(v.Supplied), strings.TrimSpace(s.stamp(v.Since)), v.Detail)
