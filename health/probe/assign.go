@@ -72,47 +72,62 @@ func (p *Prober) hand(ctx context.Context, u update) bool {
 	}
 }
 
+// partsWithin is how long after its first part the rest of a full assignment
+// may take. What none of them names is dropped then.
+const partsWithin = time.Second
+
 // assign takes a change of the assignment into the schedule.
 func (p *Prober) assign(now time.Time, u update) {
-	if u.expired {
-		p.replace(now, nil)
+	switch {
+	case u.expired:
 		p.generation = 0
-	} else {
+		p.supersede(now)
+		p.sweep()
+	case u.change.GetFull():
 		p.generation = u.change.GetGeneration()
-		if u.change.GetFull() {
-			p.replace(now, u.change.GetTargets())
-		} else {
-			for _, uid := range u.change.GetRemovedUids() {
-				p.drop(uid)
-			}
-			p.upsert(now, u.change.GetTargets())
-		}
+		p.supersede(now)
+	default:
+		p.generation = u.change.GetGeneration()
 	}
-	p.forgetBudgets()
-	p.board.assigned(p.generation, p.targets)
-	p.counts.targets.Store(int64(len(p.targets)))
-	if told := p.cfg.Events.Assigned; told != nil {
-		told(p.generation, len(p.targets))
+	for _, uid := range u.change.GetRemovedUids() {
+		p.drop(uid)
+	}
+	p.upsert(now, u.change.GetTargets())
+	p.assigned()
+}
+
+// supersede begins a full assignment: what is held and not named again goes,
+// but not before all parts are there, so that what stays keeps its schedule.
+func (p *Prober) supersede(now time.Time) {
+	p.old, p.oldSince = make(map[string]bool, len(p.targets)), now
+	for uid := range p.targets {
+		p.old[uid] = true
 	}
 }
 
-// replace makes list all there is; targets that stay keep their schedule.
-func (p *Prober) replace(now time.Time, list []*healthv1.Target) {
-	stays := make(map[string]bool, len(list))
-	for _, m := range list {
-		stays[m.GetUid()] = true
+// sweep drops what a full assignment has not named again.
+func (p *Prober) sweep() {
+	for uid := range p.old {
+		p.drop(uid)
 	}
-	for uid := range p.targets {
-		if !stays[uid] {
-			p.drop(uid)
-		}
+	p.old = nil
+}
+
+// assigned tells the reporter, the counters and the events what is assigned now.
+func (p *Prober) assigned() {
+	p.forgetBudgets()
+	p.board.assigned(p.generation, p.targets)
+	n := len(p.targets) - len(p.old)
+	p.counts.targets.Store(int64(n))
+	if told := p.cfg.Events.Assigned; told != nil {
+		told(p.generation, n)
 	}
-	p.upsert(now, list)
 }
 
 func (p *Prober) upsert(now time.Time, list []*healthv1.Target) {
 	for _, m := range list {
 		t, err := newTarget(m, p.cfg.AllowLoopback)
+		delete(p.old, m.GetUid())
 		if err == nil && p.targets[t.uid] == nil && len(p.targets) >= p.cfg.Limits.Targets {
 			err = errTooMany
 		}
@@ -145,9 +160,10 @@ func (p *Prober) put(now time.Time, t *target) {
 		p.queueOf(held).remove(held)
 	}
 	if held.question != t.question {
-		held.proved, held.last, held.detail, held.told = time.Time{}, NoWord, "", false
+		held.last, held.detail, held.told = NoWord, "", false
 	}
-	// Also at a faster cadence than before: the new phase, and not sooner.
+	// Also at a faster cadence than before, and once its address is proved: the
+	// new phase, and not sooner.
 	if held.due.After(first) {
 		held.due = first
 	}
@@ -163,6 +179,7 @@ func (p *Prober) drop(uid string) {
 		return
 	}
 	delete(p.targets, uid)
+	delete(p.old, uid)
 	if t.at < 0 {
 		t.gone = true
 		return

@@ -95,12 +95,15 @@ func TestDialBack(t *testing.T) {
 				if good := row.want == probe.OK; good != slices.Contains(proved, "i1") {
 					t.Errorf("dialled back: %v", proved)
 				}
-				for _, r := range heard {
-					if ok := r.result == healthv1.ProbeResult_PROBE_RESULT_OK; ok != (row.want == probe.OK) {
+				for _, r := range heard { // of no probe, since none was made
+					if r.result != healthv1.ProbeResult_PROBE_RESULT_WRONG_IDENTITY {
 						t.Errorf("heard %v", r.result)
 					}
 				}
-				if n := len(w.dials(at)); n < 4 || n > 6 {
+				if told := len(heard) > 0; told != (row.want == probe.WrongIdentity) {
+					t.Errorf("heard %d words about who answers", len(heard))
+				}
+				if n := len(w.dials(at)); row.want == probe.OK && n != 1 || row.want != probe.OK && (n < 4 || n > 6) {
 					t.Errorf("connected to %d times in 9 s", n)
 				}
 			})
@@ -132,10 +135,14 @@ func TestUnprovedAddress(t *testing.T) {
 		if got := n[probe.DialBack][probe.OK]; got < 4 || got > 7 {
 			t.Errorf("%d dial-backs in a minute, one each 10 s is asked for while it is not confirmed", got)
 		}
-		if got := n[probe.TCP][probe.OK]; got < 20 {
-			t.Errorf("%d probes in a minute after it was proved", got)
+		if got := n[probe.TCP]; got != [len(got)]int64{} {
+			t.Errorf("probed before the control plane said that it is proved: %v", got)
 		}
 		w.plane.assign(full(2, target("i1", at)))
+		time.Sleep(2100 * time.Millisecond)
+		if p.Counts().Results[probe.TCP][probe.OK] == 0 {
+			t.Error("not probed within an interval of being proved")
+		}
 		time.Sleep(60 * time.Second)
 		stop()
 		if after := p.Counts().Results; after[probe.DialBack] != n[probe.DialBack] || after[probe.TCP][probe.OK] < n[probe.TCP][probe.OK]+25 {

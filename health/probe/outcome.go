@@ -75,6 +75,15 @@ type Result struct {
 	started time.Time
 }
 
+// speaks reports whether the control plane is told. Of a dial-back it is told
+// whom it met; that an unproved address does not answer says nothing of anybody.
+func (r *Result) speaks() bool {
+	if r.Kind == DialBack {
+		return r.Outcome == OK || r.Outcome == WrongIdentity
+	}
+	return r.Outcome != NoWord
+}
+
 // answer is an outcome with its words.
 type answer struct {
 	outcome Outcome

@@ -28,6 +28,8 @@ type Prober struct {
 	inFlight   int
 	slowFlight int
 	generation uint64
+	old        map[string]bool // targets that a full assignment has not named again so far
+	oldSince   time.Time       // when its first part came
 	dialBacks  map[identity.ID]*rate.Limiter
 	awake      time.Time // when the loop last ran
 	gapEnd     time.Time // end of the last gap of our own
@@ -117,6 +119,10 @@ func (p *Prober) wake(now time.Time) {
 		}
 	}
 	p.awake = now
+	if len(p.old) > 0 && now.Sub(p.oldSince) > partsWithin {
+		p.sweep()
+		p.assigned()
+	}
 }
 
 // start begins every probe that is due, as far as there is room.
@@ -158,16 +164,16 @@ func (p *Prober) dueFirst(now time.Time) *target {
 func (p *Prober) slowRoom() int { return max(1, p.cfg.Limits.InFlight*3/4) }
 
 // next says what a target that is due is asked; ok is false where it has to
-// wait, and its time has been moved.
+// wait, and its time has been moved. An address that is not proved is dialled
+// back and asked nothing else.
 func (p *Prober) next(now time.Time, t *target) (kind Kind, ok bool) {
-	if !t.dialBack || !t.proved.IsZero() && now.Sub(t.proved) < dialBackAgain {
+	switch {
+	case !t.dialBack:
 		return t.kind, true
-	}
-	if p.cfg.SVID == nil {
+	case p.cfg.SVID == nil:
 		t.due = now.Add(spread(t.interval))
 		return DialBack, false
-	}
-	if !p.budget(t.identity).AllowN(now, 1) {
+	case !p.budget(t.identity).AllowN(now, 1):
 		p.counts.dialBacksHeld.Add(1)
 		t.due = now.Add(spread(minInterval))
 		return DialBack, false
@@ -226,17 +232,11 @@ func (p *Prober) take(now time.Time, f flight) {
 	if r.asked == t.question { // else it was changed meanwhile, and this speaks of before
 		p.tell(t, r)
 		t.last, t.detail = r.Outcome, r.Detail
-		if r.Kind == DialBack {
-			t.proved = time.Time{}
-			if r.Outcome == OK {
-				t.proved = now
-			}
-		}
-		if r.Outcome != NoWord {
+		if r.speaks() {
 			p.board.put(r)
 		}
 	}
-	t.plan(now)
+	t.plan(now, r.Kind == DialBack && r.Outcome == OK)
 	p.queueOf(t).add(t)
 }
 

@@ -123,15 +123,44 @@ func TestAssignmentChanges(t *testing.T) {
 			t.Errorf("the new address was asked %d times in 10 s", len(w.dials(moved)))
 		}
 		w.plane.assign(full(3))
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(1500 * time.Millisecond) // more parts may follow
 		n := len(w.dials(moved))
 		time.Sleep(10 * time.Second)
 		stop()
 		if len(w.dials(moved)) != n {
 			t.Error("asked after an assignment of nothing")
 		}
-		if want := []string{"1:2", "2:1", "3:0"}; !slices.Equal(told, want) {
+		if want := []string{"1:2", "2:1", "3:0", "3:0"}; !slices.Equal(told, want) {
 			t.Errorf("told of %v, want %v", told, want)
+		}
+	})
+}
+
+// TestFullAssignmentInParts: what any of them names keeps its schedule and its
+// state, and the rest goes.
+func TestFullAssignmentInParts(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		changed := map[string]int{}
+		c := w.config()
+		c.Events.Changed = func(r probe.Result, _ probe.Outcome) { changed[r.UID]++ }
+		list := many(30)
+		w.plane.assign(full(1, list...))
+		p, stop := w.run(c)
+		time.Sleep(20 * time.Second)
+		for g := uint64(2); g < 22; g += 2 {
+			w.plane.assign(full(g, list[:10]...))
+			w.plane.assign(&healthv1.WatchAssignmentResponse{Generation: g, Targets: list[10:20]})
+			time.Sleep(2 * time.Second)
+		}
+		stop()
+		for i, m := range list {
+			n := len(w.dials(m.GetAddress() + ":80"))
+			if changed[m.GetUid()] != 1 || i < 20 && n < 18 || i >= 20 && n > 12 {
+				t.Errorf("%s: asked %d times, its state was told %d times", m.GetUid(), n, changed[m.GetUid()])
+			}
+		}
+		if n := p.Counts().Targets; n != 20 {
+			t.Errorf("%d targets", n)
 		}
 	})
 }

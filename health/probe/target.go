@@ -48,7 +48,7 @@ const (
 )
 
 // dialBackAgain is how long after one that worked the next dial-back is made
-// while the assignment asks for it: the report of the first may have been lost.
+// while the assignment still asks for it: the report may have been lost.
 const dialBackAgain = 10 * time.Second
 
 // target is one instance of the assignment, with its schedule. The loop owns it.
@@ -60,7 +60,6 @@ type target struct {
 
 	due      time.Time // of the next probe
 	at       int       // position in its queue; -1: in flight
-	proved   time.Time // when our own dial-back last met the identity; zero: never
 	last     Outcome   // and the words of the newest result
 	detail   string
 	told     bool // there was one
@@ -150,7 +149,11 @@ func given(d *durationpb.Duration, def time.Duration) time.Duration {
 
 // plan sets when a target that was asked is asked again. One that is late does
 // not catch up.
-func (t *target) plan(now time.Time) {
+func (t *target) plan(now time.Time, proved bool) {
+	if proved {
+		t.due = now.Add(spread(dialBackAgain))
+		return
+	}
 	t.due = t.due.Add(spread(t.interval))
 	if t.due.Before(now) {
 		t.due = now.Add(rand.N(t.interval/10 + 1))
