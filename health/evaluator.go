@@ -171,9 +171,7 @@ func (e *Evaluator) remove(uid registry.UID, why registry.Removal, now time.Time
 	}
 	move(&i.heldOut, false, &e.heldOut)
 	move(&i.sentBack, false, &e.sentBack)
-	if i.waits.what == WaitsBrake {
-		e.noteWaiting(i, false)
-	}
+	e.untally(i)
 	if i.probing.UID != 0 {
 		e.gone = append(e.gone, Probing{UID: uid, Gone: true})
 	}

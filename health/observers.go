@@ -34,9 +34,9 @@ const (
 // was told by one judgement.
 type Observers struct {
 	services map[registry.Name]*observed
-	members  int                       // of the region
-	waiting  int                       // withdrawals that the brake holds
-	sights   map[ProbeCell]*ProbeCount // over all services
+	members  int                // of the region
+	waiting  int                // withdrawals that the brake holds
+	sights   map[ProbeCell]*sum // over all services
 
 	blind    map[string]blindness // by prober
 	silenced map[string]time.Time // probers that were blind, until when
@@ -52,9 +52,17 @@ type Observers struct {
 // observed is what a service said last.
 type observed struct {
 	members, waiting int
-	probes           map[ProbeCell]ProbeCount
+	cells            []ProbeCell
+	sums             []*sum // the region's, by cell
+	probes           []ProbeCount
 	counted          time.Time
 	heard            time.Time
+}
+
+// sum is a cell's count over all services that have it.
+type sum struct {
+	n     ProbeCount
+	users int
 }
 
 // episode is what is alarmed once.
@@ -67,7 +75,7 @@ type episode struct {
 func NewObservers() *Observers {
 	return &Observers{
 		services: make(map[registry.Name]*observed),
-		sights:   make(map[ProbeCell]*ProbeCount),
+		sights:   make(map[ProbeCell]*sum),
 		blind:    make(map[string]blindness),
 		silenced: make(map[string]time.Time),
 		dead:     make(map[string]time.Time),
@@ -96,9 +104,8 @@ func (o *Observers) Take(now time.Time, tallies []Tally) {
 		o.waiting += waiting - s.waiting
 		s.members, s.waiting, s.heard = t.Members, waiting, now
 		if !t.Counted.Equal(s.counted) {
-			o.see(s.probes, -1)
-			s.probes, s.counted = t.Probes, t.Counted
-			o.see(s.probes, 1)
+			o.see(s, t.Cells, t.Probes)
+			s.counted = t.Counted
 		}
 		for zone, n := range t.Withdrawn {
 			o.brake.note(now, withdrawal{t.Name, zone}, n)
@@ -114,23 +121,45 @@ func (o *Observers) Forget(name registry.Name) {
 	}
 	o.members -= s.members
 	o.waiting -= s.waiting
-	o.see(s.probes, -1)
+	o.see(s, nil, nil)
 	delete(o.services, name)
 }
 
-// see adds a service's counts to the region's, or takes them away.
-func (o *Observers) see(probes map[ProbeCell]ProbeCount, sign int) {
-	for cell, n := range probes {
-		all := o.sights[cell]
-		if all == nil {
-			all = &ProbeCount{}
-			o.sights[cell] = all
-		}
-		all.add(n, sign)
-		if all.Targets == 0 {
-			delete(o.sights, cell)
+// see puts what a service's probers see now in the place of what they saw.
+func (o *Observers) see(s *observed, cells []ProbeCell, probes []ProbeCount) {
+	for k := range s.probes {
+		s.sums[k].n.add(s.probes[k], -1)
+	}
+	if !sameCells(cells, s.cells) {
+		o.reseat(s, cells)
+	}
+	s.probes = probes
+	for k := range s.probes {
+		s.sums[k].n.add(s.probes[k], 1)
+	}
+}
+
+func (o *Observers) reseat(s *observed, cells []ProbeCell) {
+	for k := range s.cells {
+		if s.sums[k].users--; s.sums[k].users == 0 {
+			delete(o.sights, s.cells[k])
 		}
 	}
+	s.cells, s.sums = cells, make([]*sum, len(cells))
+	for k := range cells {
+		all := o.sights[cells[k]]
+		if all == nil {
+			all = &sum{}
+			o.sights[cells[k]] = all
+		}
+		all.users++
+		s.sums[k] = all
+	}
+}
+
+// sameCells reports whether both are one slice: nobody changes cells in place.
+func sameCells(a, b []ProbeCell) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 func (c *ProbeCount) add(n ProbeCount, sign int) {
@@ -166,8 +195,8 @@ func (o *Observers) Judge(now time.Time) (stance *Stance, changed bool, incident
 func (o *Observers) dropStale(now time.Time) {
 	for _, s := range o.services {
 		if s.probes != nil && now.Sub(s.heard) > tallyKept {
-			o.see(s.probes, -1)
-			s.probes, s.counted = nil, time.Time{}
+			o.see(s, nil, nil)
+			s.counted = time.Time{}
 		}
 	}
 }

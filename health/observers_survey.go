@@ -25,10 +25,13 @@ type lookout struct {
 	by  map[string]ProbeCount
 }
 
-func surveyOf(sights map[ProbeCell]*ProbeCount) *survey {
+func surveyOf(sights map[ProbeCell]*sum) *survey {
 	s := &survey{zones: make(map[string]bool)}
 	places := make(map[string]int)
-	for cell, n := range sights {
+	for cell, all := range sights {
+		if all.n.Targets == 0 {
+			continue
+		}
 		k, known := places[cell.Prober.Name]
 		if !known {
 			k = len(s.lookouts)
@@ -40,9 +43,9 @@ func surveyOf(sights map[ProbeCell]*ProbeCount) *survey {
 		if l := &s.lookouts[k]; cell.Prober.Zone < l.who.Zone {
 			l.who = cell.Prober
 		}
-		all := s.lookouts[k].by[cell.Zone]
-		all.add(*n, 1)
-		s.lookouts[k].by[cell.Zone] = all
+		n := s.lookouts[k].by[cell.Zone]
+		n.add(all.n, 1)
+		s.lookouts[k].by[cell.Zone] = n
 		s.zones[cell.Zone] = true
 	}
 	slices.SortFunc(s.lookouts, func(a, b lookout) int { return cmp.Compare(a.who.Name, b.who.Name) })

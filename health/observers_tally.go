@@ -1,7 +1,7 @@
 package health
 
 import (
-	"maps"
+	"slices"
 	"time"
 
 	"github.com/sightlinedev/sightline/registry"
@@ -14,6 +14,9 @@ const (
 	// recount is how often targets are counted while no result turns: for what
 	// only time changes, silence and recency.
 	recount = time.Second
+	// tidyAbove is how many probers that are gone may be remembered beside as many
+	// as there are.
+	tidyAbove = 16
 )
 
 // sighting is what a prober sees of a target.
@@ -41,18 +44,46 @@ func sightOf(r ProbeResult) sighting {
 	}
 }
 
-// tallying is what the evaluator keeps for the region's observers. Targets are
-// counted anew, and only when a result turned or a second passed: counters that
-// follow every change of an instance would have to be right at every such place.
+// tallying is what the evaluator keeps for the region's observers. What probers
+// see is kept apart from the instances, in one piece of memory: a region's
+// targets are counted several times a second.
 type tallying struct {
 	withdrawn map[string]int          // by zone, since the last tally
 	waiting   map[registry.UID]string // whose withdrawal the brake holds, and their zones
 
+	rows    []targetRow
+	probers map[string]uint16 // places in who
+	who     []Prober
+	zones   map[string]uint16 // places in zoneNames
+	names   []string
+
 	turned  bool // a prober's word turned since the last count
-	watched bool // some instance has a prober
 	next    time.Time
-	counted time.Time // when probes last changed
-	probes  map[ProbeCell]ProbeCount
+	counted time.Time    // when counts last changed
+	cells   []ProbeCell  // every prober and zone, in the order of who and names
+	counts  []ProbeCount // by cell
+}
+
+// targetRow is an instance as probers see it, as of its newest sample.
+type targetRow struct {
+	i       *instance
+	eyes    [maxProbers]eye
+	timeout int32 // of a probe, in ms
+	zone    uint16
+	n       uint8 // eyes in use
+	counts  bool  // a member that is not about to go: others say nothing of a prober's eyes
+}
+
+// eye is one prober's newest word.
+type eye struct {
+	newest time.Duration // since the evaluator's start
+	limit  int32         // of its silence, in ms
+	prober uint16
+	sight  sighting
+}
+
+func (y *eye) speaks(now time.Duration) bool {
+	return now < y.newest+time.Duration(y.limit)*time.Millisecond
 }
 
 // noteWithdrawal counts a member that R3, R4 or R5 took out just now: the
@@ -80,89 +111,145 @@ func (e *Evaluator) noteWaiting(i *instance, waits bool) {
 // hearProbe records a probe's result on the instance.
 func (e *Evaluator) hearProbe(i *instance, s *Sample) {
 	if i.probes.hear(s, &i.terms.probes) {
-		e.tally.turned, e.tally.watched = true, true
+		e.tally.turned = true
 	}
+	e.watch(i)
+}
+
+// watch writes down what probers see of the instance.
+func (e *Evaluator) watch(i *instance) {
+	t, p := &e.tally, &i.probes
+	if p.row == 0 {
+		t.rows = append(t.rows, targetRow{i: i})
+		p.row = int32(len(t.rows))
+	}
+	r := &t.rows[p.row-1]
+	r.counts = i.member && !i.draining()
+	r.timeout = int32(i.terms.probes.timeout.Milliseconds())
+	if int(r.zone) >= len(t.names) || t.names[r.zone] != i.row.Zone {
+		r.zone = place(&t.zones, &t.names, i.row.Zone, i.row.Zone)
+	}
+	r.n = uint8(len(p.slots))
+	for k := range p.slots {
+		slot, y := &p.slots[k], &r.eyes[k]
+		if int(y.prober) >= len(t.who) || t.who[y.prober] != slot.prober {
+			y.prober = place(&t.probers, &t.who, slot.prober.Name, slot.prober)
+			if t.who[y.prober] != slot.prober { // it moved to another zone
+				t.who[y.prober], t.cells, t.counts = slot.prober, nil, nil
+			}
+		}
+		y.newest = p.time(slot.newest).Sub(e.start)
+		y.limit = int32(time.Duration(i.terms.probes.limit(p.slow)).Milliseconds())
+		y.sight = sightOf(slot.result)
+	}
+}
+
+// place finds where something is kept, or keeps it.
+func place[T any](places *map[string]uint16, all *[]T, key string, x T) uint16 {
+	k, known := (*places)[key]
+	if !known {
+		if *places == nil {
+			*places = make(map[string]uint16)
+		}
+		k = uint16(len(*all))
+		(*places)[key] = k
+		*all = append(*all, x)
+	}
+	return k
+}
+
+// untally forgets an instance that is gone.
+func (e *Evaluator) untally(i *instance) {
+	delete(e.tally.waiting, i.row.UID)
+	if i.probes.row > 0 {
+		e.tally.drop(int(i.probes.row) - 1)
+	}
+}
+
+// drop takes out a row; the last one takes its place.
+func (t *tallying) drop(k int) {
+	last := len(t.rows) - 1
+	t.rows[k].i.probes.row = 0
+	if k != last {
+		t.rows[k] = t.rows[last]
+		t.rows[k].i.probes.row = int32(k) + 1
+	}
+	t.rows[last] = targetRow{}
+	t.rows = t.rows[:last]
 }
 
 // Tally counts what the region's observers have to know of the service. Whom it
 // counts as withdrawn it does not name again.
 func (e *Evaluator) Tally(now time.Time) Tally {
 	t := &e.tally
-	if t.watched && (t.turned || !now.Before(t.next)) {
+	if t.turned || !now.Before(t.next) {
+		t.turned, t.next = false, now.Add(recount)
 		e.countTargets(now)
 	}
 	withdrawn := t.withdrawn
 	t.withdrawn = nil
 	return Tally{
 		Name: e.name, Members: e.members, Withdrawn: withdrawn, Waiting: e.waiting(),
-		Probes: t.probes, Counted: t.counted,
+		Cells: t.cells, Probes: t.counts, Counted: t.counted,
 	}
 }
 
-// waiting counts by zone those whose withdrawal waits, and drops who is gone.
+// waiting counts by zone those whose withdrawal waits.
 func (e *Evaluator) waiting() map[string]int {
-	var by map[string]int
-	for uid, zone := range e.tally.waiting {
-		if e.instances[uid] == nil {
-			delete(e.tally.waiting, uid)
-			continue
-		}
-		if by == nil {
-			by = make(map[string]int)
-		}
+	if len(e.tally.waiting) == 0 {
+		return nil
+	}
+	by := make(map[string]int)
+	for _, zone := range e.tally.waiting {
 		by[zone]++
 	}
 	return by
 }
 
 func (e *Evaluator) countTargets(now time.Time) {
+	e.tidy()
 	t := &e.tally
-	t.turned, t.watched, t.next = false, false, now.Add(recount)
-	c := targetCount{zones: make(map[string]int), probers: make(map[string]int)}
-	for _, i := range e.instances {
-		if len(i.probes.slots) == 0 {
-			continue
-		}
-		t.watched = true
-		// Who never was good, or is about to go, says nothing of a prober's eyes.
-		if i.member && !i.draining() {
-			c.add(i, now)
+	at := now.Sub(e.start)
+	counts := make([]ProbeCount, len(t.who)*len(t.names))
+	for k := 0; k < len(t.rows); {
+		if t.count(&t.rows[k], at, counts) {
+			k++
+		} else {
+			t.drop(k) // nobody looks at it any more
 		}
 	}
-	if probes := c.cells(); !maps.Equal(probes, t.probes) {
-		t.probes, t.counted = probes, now
+	if len(t.cells) != len(counts) {
+		t.cells = make([]ProbeCell, 0, len(counts))
+		for _, p := range t.who {
+			for _, zone := range t.names {
+				t.cells = append(t.cells, ProbeCell{Prober: p, Zone: zone})
+			}
+		}
+	}
+	if !slices.Equal(counts, t.counts) {
+		t.counts, t.counted = counts, now
 	}
 }
 
-// targetCount is a table of counts by prober and zone.
-type targetCount struct {
-	zones, probers map[string]int // places in the table
-	zoneNames      []string
-	who            []Prober
-	table          [][]ProbeCount // by prober, then zone; rows grow as zones are met
-}
-
-func (c *targetCount) add(i *instance, now time.Time) {
-	zone, known := c.zones[i.row.Zone]
-	if !known {
-		zone = len(c.zoneNames)
-		c.zones[i.row.Zone] = zone
-		c.zoneNames = append(c.zoneNames, i.row.Zone)
-	}
-	p, t := &i.probes, &i.terms.probes
-	m := p.moment(now)
-	for k := range p.slots {
-		r := &p.slots[k]
-		if !p.speaks(r, m, t) {
+// count adds an instance's row to the counts, and reports whether any prober
+// still speaks of it.
+func (t *tallying) count(r *targetRow, now time.Duration, counts []ProbeCount) (watched bool) {
+	for k := range r.eyes[:r.n] {
+		y := &r.eyes[k]
+		if !y.speaks(now) {
 			continue
 		}
-		n := c.cell(r.prober, zone)
+		watched = true
+		if !r.counts {
+			continue
+		}
+		n := &counts[int(y.prober)*len(t.names)+int(r.zone)]
 		n.Targets++
-		recent := r.newest >= m-moment(recentSight)
+		recent := now-y.newest <= recentSight
 		if recent {
 			n.Recent++
 		}
-		switch sightOf(r.result) {
+		switch y.sight {
 		case seesGood:
 			n.Good++
 		case seesFailing:
@@ -170,7 +257,7 @@ func (c *targetCount) add(i *instance, now time.Time) {
 			if recent {
 				n.RecentFailing++
 			}
-			switch p.secondSight(k, m, t) {
+			switch t.second(r, y, now) {
 			case seesGood:
 				n.Contested++
 			case seesFailing:
@@ -178,53 +265,46 @@ func (c *targetCount) add(i *instance, now time.Time) {
 			}
 		}
 	}
+	return watched
 }
 
-func (c *targetCount) cell(who Prober, zone int) *ProbeCount {
-	k, known := c.probers[who.Name]
-	if !known {
-		k = len(c.who)
-		c.probers[who.Name] = k
-		c.who = append(c.who, who)
-		c.table = append(c.table, nil)
-	}
-	for len(c.table[k]) <= zone {
-		c.table[k] = append(c.table[k], ProbeCount{})
-	}
-	return &c.table[k][zone]
-}
-
-func (c *targetCount) cells() map[ProbeCell]ProbeCount {
-	all := make(map[ProbeCell]ProbeCount, len(c.who)*len(c.zoneNames))
-	for k, row := range c.table {
-		for z, n := range row {
-			if n.Targets > 0 {
-				all[ProbeCell{Prober: c.who[k], Zone: c.zoneNames[z]}] = n
-			}
-		}
-	}
-	return all
-}
-
-// secondSight is what probers of other zones see of a target that the k-th
-// fails. Good counts only where it was seen after that probe began: what was
-// good before contradicts nobody.
-func (p *probes) secondSight(k int, now moment, t *probeTerms) sighting {
-	failed := &p.slots[k]
+// second is what probers of other zones see of a target that one fails. Good
+// counts only where it was seen after the failed probe began: what was good
+// before contradicts nobody.
+func (t *tallying) second(r *targetRow, failed *eye, now time.Duration) sighting {
+	began := failed.newest - time.Duration(r.timeout)*time.Millisecond
 	found := seesNothing
-	for n := range p.slots {
-		r := &p.slots[n]
-		if r.prober.Zone == failed.prober.Zone || !p.speaks(r, now, t) {
+	for k := range r.eyes[:r.n] {
+		y := &r.eyes[k]
+		if t.who[y.prober].Zone == t.who[failed.prober].Zone || !y.speaks(now) {
 			continue
 		}
-		switch sightOf(r.result) {
-		case seesGood:
-			if r.newest >= failed.newest-moment(t.timeout) {
-				return seesGood
-			}
-		case seesFailing:
+		if y.sight == seesGood && y.newest >= began {
+			return seesGood
+		}
+		if y.sight == seesFailing {
 			found = seesFailing
 		}
 	}
 	return found
+}
+
+// tidy forgets probers that look at nothing here any more, once they are most.
+func (e *Evaluator) tidy() {
+	t := &e.tally
+	used := make([]bool, len(t.who))
+	n := 0
+	for k := range t.counts {
+		if p := k / len(t.names); t.counts[k].Targets > 0 && !used[p] {
+			used[p] = true
+			n++
+		}
+	}
+	if len(t.who) < 2*n+tidyAbove {
+		return
+	}
+	t.probers, t.who, t.zones, t.names, t.cells, t.counts = nil, nil, nil, nil, nil, nil
+	for k := range t.rows {
+		e.watch(t.rows[k].i)
+	}
 }

@@ -55,8 +55,8 @@ func (s *Stance) brakes(zone string) bool {
 	return s != nil && s.Braked && !s.Released[zone]
 }
 
-// Tally is what one service tells the region's observers each tick. Its maps
-// are shared: nobody changes them.
+// Tally is what one service tells the region's observers each tick. What it
+// holds is shared: nobody changes it.
 type Tally struct {
 	Name    registry.Name
 	Members int
@@ -65,9 +65,10 @@ type Tally struct {
 	Withdrawn map[string]int
 	// Waiting counts the members whose withdrawal waits for the brake, by zone.
 	Waiting map[string]int
-	// Probes counts the targets of each prober in each zone, as of Counted: two
-	// tallies of a service with one Counted hold the same.
-	Probes  map[ProbeCell]ProbeCount
+	// Probes counts the targets of a prober in a zone, by Cells. Counted is when
+	// they last changed: two tallies of a service with one Counted hold the same.
+	Cells   []ProbeCell
+	Probes  []ProbeCount
 	Counted time.Time
 }
 

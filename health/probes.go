@@ -30,17 +30,14 @@ type probeTerms struct {
 	interval, timeout time.Duration
 }
 
-// cadence is how often a prober asks.
-func (t *probeTerms) cadence(confirming bool) time.Duration {
-	if confirming {
-		return max(t.interval, confirmCadence)
+// limit is how long a prober may say nothing before it is silent: three
+// intervals and a timeout, at the confirmation cadence or at full cadence.
+func (t *probeTerms) limit(slow bool) moment {
+	every := t.interval
+	if slow {
+		every = max(every, confirmCadence)
 	}
-	return t.interval
-}
-
-// limit is how long a prober may say nothing before it is silent.
-func (t *probeTerms) limit(confirming bool) moment {
-	return moment(3*t.cadence(confirming) + t.timeout)
+	return moment(3*every + t.timeout)
 }
 
 // window is how far back failed samples voices.
@@ -54,14 +51,13 @@ type moment time.Duration
 // only adds up, so that the order of a tick's samples does not matter; what
 // depends on earlier moments is kept by read.
 type probes struct {
-	base  time.Time // an hour before the first word; zero: nothing was heard
-	slots []proberSlot
-	// quietFrom is the end of the last own gap, fullFrom of the last confirmation
-	// cadence: silence is counted anew from there.
-	quietFrom, fullFrom moment
-	confirming          bool
+	base      time.Time // an hour before the first word; zero: nothing was heard
+	slots     []proberSlot
+	quietFrom moment // end of the last own gap: silence is counted anew from there
+	slow      bool   // silence was last counted as at the confirmation cadence
 	// disagree and goodSince are those of the last reading, seen its newest sample.
 	disagree, goodSince, seen moment
+	row                       int32 // place in the evaluator's tally, from 1; 0: none
 }
 
 // proberSlot is one prober's word on the instance.
@@ -212,15 +208,9 @@ func (r *proberSlot) over(now moment, t *probeTerms) bool {
 }
 
 // silentAt is from when the prober is silent if it says nothing more: its limit
-// at the cadence that holds, after its newest sample or the end of an own gap.
-// After a switch to full cadence it has that limit from the switch.
+// after its newest sample, or after the end of an own gap.
 func (p *probes) silentAt(r *proberSlot, t *probeTerms) moment {
-	from := max(r.newest, p.quietFrom)
-	at := from + t.limit(p.confirming)
-	if !p.confirming && p.fullFrom > 0 {
-		at = max(at, min(p.fullFrom+t.limit(false), from+t.limit(true)))
-	}
-	return at
+	return max(r.newest, p.quietFrom) + t.limit(p.slow)
 }
 
 // speaks reports whether the prober is not silent. One that fell silent stays
@@ -229,19 +219,17 @@ func (p *probes) speaks(r *proberSlot, now moment, t *probeTerms) bool {
 	return r.newest != r.silentOf && now < p.silentAt(r, t)
 }
 
-// read says what probes think of the instance. Silence is as at the cadence
-// that holds: confirming is that of 10 s. It is to be called once a tick, after
-// the tick's samples: runs of good results are kept between readings.
-func (p *probes) read(now time.Time, t *probeTerms, stance *Stance, confirming bool) probeReading {
+// read says what probes think of the instance. Silence is counted as at the
+// confirmation cadence where slow, and as at full cadence otherwise: the caller
+// turns from slow when full cadence has held for its own limit. It is to be
+// called once a tick, after the tick's samples: runs of good results are kept
+// between readings.
+func (p *probes) read(now time.Time, t *probeTerms, stance *Stance, slow bool) probeReading {
+	p.slow = slow
 	if p.base.IsZero() {
-		p.confirming = confirming
 		return probeReading{}
 	}
 	m := p.moment(now)
-	if p.confirming && !confirming {
-		p.fullFrom = m
-	}
-	p.confirming = confirming
 	p.forget(m, stance)
 	var c voices
 	var o probeReading
@@ -305,12 +293,10 @@ func (c *voices) isGood() bool { return c.live > 0 && c.good == c.live }
 // settle moves what is kept from one reading to the next.
 func (p *probes) settle(now moment, t *probeTerms, c *voices) {
 	switch {
-	case !c.isGood():
-		p.goodSince = 0
-	case p.goodSince == 0, c.newest-p.seen > t.limit(p.confirming):
-		// A run begins with the newest sample, and not before an own gap's end:
-		// nobody saw what was then.
-		p.goodSince = max(c.newest, p.quietFrom)
+	case !c.isGood(), c.newest < p.quietFrom:
+		p.goodSince = 0 // also after an own gap, until something is heard
+	case p.goodSince == 0, c.newest-p.seen > t.limit(p.slow):
+		p.goodSince = c.newest
 	}
 	p.seen = c.newest
 	switch {
@@ -382,7 +368,7 @@ func (p *probes) scores(now time.Time, t *probeTerms, stance *Stance) []ProberSc
 
 // clear forgets all results.
 func (p *probes) clear() {
-	*p = probes{confirming: p.confirming}
+	*p = probes{slow: p.slow, row: p.row}
 }
 
 // gap says that nothing was heard until now.

@@ -158,26 +158,26 @@ func TestProbesSilence(t *testing.T) {
 		p.want(25, "next", got.next, time.Time{})
 		p.want(25, "newest", got.newest, sec(18))
 	})
-	t.Run("31 s at the confirmation cadence, 7 s from a switch", func(t *testing.T) {
+	t.Run("31 s at the confirmation cadence", func(t *testing.T) {
 		p := newProbed(t)
 		p.slow = true
 		p.say(0, "z1", ProbeOK)
 		p.want(1, "silentAt", p.read(1).silentAt, sec(31))
+		p.want(27, "live", p.read(27).live, 1)
 		p.slow = false
-		p.want(20, "silentAt", p.read(20).silentAt, sec(27))
 		p.want(27, "live", p.read(27).live, 0)
 		p.slow = true // what fell silent stays so until it speaks
 		p.want(28, "live", p.read(28).live, 0)
 		p.say(28.5, "z1", ProbeOK)
 		p.want(29, "silentAt", p.read(29).silentAt, sec(59.5))
 	})
-	t.Run("a switch revives nobody", func(t *testing.T) {
+	t.Run("three intervals and the timeout of the contract", func(t *testing.T) {
 		p := newProbed(t)
-		p.slow = true
+		p.terms.interval, p.terms.timeout = 20*time.Second, 3*time.Second
 		p.say(0, "z1", ProbeOK)
-		p.read(30)
-		p.slow = false
-		p.want(30, "silentAt", p.read(30.5).silentAt, sec(31))
+		for _, p.slow = range []bool{false, true} {
+			p.want(1, "silentAt", p.read(1).silentAt, sec(63))
+		}
 	})
 	t.Run("after an own gap silence is counted anew", func(t *testing.T) {
 		p := newProbed(t)
@@ -220,7 +220,10 @@ func TestProbesReturn(t *testing.T) {
 		p := newProbed(t)
 		p.run(0, 20, both)
 		p.p.gap(sec(25))
-		p.want(25, "goodSince", p.read(25).goodSince, sec(25))
+		p.want(25, "goodSince", p.read(25).goodSince, time.Time{})
+		p.want(25, "good", p.read(25).good, true)
+		p.run(26, 30, both)
+		p.want(30, "goodSince", p.read(30).goodSince, sec(26))
 	})
 	t.Run("one prober falls silent", func(t *testing.T) {
 		p := newProbed(t)
