@@ -84,7 +84,7 @@ func (f *outcomeFrame) decode(b []byte) error {
 		return nil
 	}
 	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
+		num, typ, n := consumeTag(b)
 		if n < 0 {
 			return malformed(n)
 		}
@@ -141,7 +141,7 @@ const keptEntries = 8 << 10
 
 func (f *outcomeFrame) batch(b []byte) error {
 	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
+		num, typ, n := consumeTag(b)
 		if n < 0 {
 			return malformed(n)
 		}
@@ -183,26 +183,28 @@ func (f *outcomeFrame) packed(column int, b []byte) (int, error) {
 	}
 	// No list holds more numbers than bytes.
 	col := slices.Grow(f.column[column], len(list))
-	for len(list) > 0 {
+	n := len(col)
+	col = col[:n+len(list)]
+	for i := 0; i < len(list); {
 		// Counts of 2 s are small: one byte mostly, hardly ever three.
-		if c := list[0]; c < 0x80 {
-			col = append(col, uint32(c))
-			list = list[1:]
-			continue
+		v := uint32(list[i])
+		i++
+		if v >= 0x80 {
+			if i < len(list) && list[i] < 0x80 {
+				v = v&0x7f | uint32(list[i])<<7
+				i++
+			} else {
+				wide, size := protowire.ConsumeVarint(list[i-1:])
+				if size < 0 {
+					return 0, malformed(size)
+				}
+				v, i = uint32(wide), i-1+size
+			}
 		}
-		if len(list) > 1 && list[1] < 0x80 {
-			col = append(col, uint32(list[0]&0x7f)|uint32(list[1])<<7)
-			list = list[2:]
-			continue
-		}
-		v, n := protowire.ConsumeVarint(list)
-		if n < 0 {
-			return 0, malformed(n)
-		}
-		col = append(col, uint32(v))
-		list = list[n:]
+		col[n] = v
+		n++
 	}
-	f.column[column] = col
+	f.column[column] = col[:n]
 	return whole, nil
 }
 
@@ -210,7 +212,7 @@ func (f *outcomeFrame) packed(column int, b []byte) (int, error) {
 func (f *outcomeFrame) interval(b []byte) error {
 	f.given = true
 	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
+		num, typ, n := consumeTag(b)
 		if n < 0 {
 			return malformed(n)
 		}
@@ -246,5 +248,17 @@ func (f *outcomeFrame) length() (time.Duration, bool) {
 	d := time.Duration(f.seconds)*time.Second + time.Duration(f.nanos)
 	return d, d > 0
 }
+
+// consumeTag is protowire.ConsumeTag, which lets numbers pass that no field may have.
+func consumeTag(b []byte) (protowire.Number, protowire.Type, int) {
+	num, typ, n := protowire.ConsumeTag(b)
+	if n >= 0 && num > protowire.MaxValidNumber {
+		n = badNumber
+	}
+	return num, typ, n
+}
+
+// badNumber is what protowire.ParseError calls an invalid field number.
+const badNumber = -2
 
 func malformed(n int) error { return fmt.Errorf("an outcome frame: %w", protowire.ParseError(n)) }

@@ -207,30 +207,36 @@ func (st *outcomeStream) batch(now time.Time) error {
 // cut appends the entries from..to of the frame to the parts of their services.
 func (st *outcomeStream) cut(from, to int) {
 	c := &st.frame.column
-	instance, issued, ok := c[columnInstance][from:to], c[columnIssued][from:to], c[columnOK][from:to]
+	instance := c[columnInstance][from:to]
+	issued, ok := c[columnIssued][from:to], c[columnOK][from:to]
 	failed, refused, running := optional(c[columnFailed], from, to), optional(c[columnRefused], from, to), optional(c[columnInProgress], from, to)
 	unknown := 0
+	// Neighbours are of one service mostly: its part is at hand.
+	var part *health.Outcomes
+	slot := -1
 	for i, at := range instance {
 		if int(at) >= len(st.bound) || st.bound[at].slot < 0 {
 			unknown++
 			continue
 		}
-		b := st.bound[at]
-		o := &st.slots[b.slot].out
-		if len(o.Entries) == 0 {
-			st.touched = append(st.touched, b.slot)
+		b := &st.bound[at]
+		if b.slot != slot {
+			slot, part = b.slot, &st.slots[b.slot].out
+			if len(part.Entries) == 0 {
+				st.touched = append(st.touched, slot)
+			}
 		}
 		e := health.Outcome{UID: b.uid, Issued: issued[i], OK: ok[i]}
-		if failed != nil {
+		if i < len(failed) {
 			e.Failed = failed[i]
 		}
-		if refused != nil {
+		if i < len(refused) {
 			e.Refused = refused[i]
 		}
-		if running != nil {
+		if i < len(running) {
 			e.InProgress = running[i]
 		}
-		o.Entries = append(o.Entries, e)
+		part.Entries = append(part.Entries, e)
 	}
 	st.service.hide(st.tally, registry.ClassCallers, Unattributed, unknown)
 }
