@@ -220,6 +220,8 @@ func describeClass(i *instance, c registry.EvidenceClass) string {
 		return "self reports " + i.self.newest.status.String()
 	case !i.seen.fresh.Has(c):
 		return className(c) + " not heard"
+	case i.seen.bad.Has(c) && i.waits.what != NoWait:
+		return className(c) + " over its line" // what waits holds the numbers
 	case c == registry.ClassProbe && i.seen.bad.Has(c):
 		return i.probeNumbers()
 	case c == registry.ClassCallers && i.seen.bad.Has(c):

@@ -301,7 +301,7 @@ func (s *scenario) showWeights() {
 }
 
 func parseStance(f []string, now time.Time) *Stance {
-	s := &Stance{Blind: map[string]bool{}, Dead: map[string]time.Time{}, Released: map[string]bool{}}
+	s := &Stance{Blind: map[string]bool{}, Silenced: map[string]time.Time{}, Dead: map[string]time.Time{}, Released: map[string]bool{}}
 	for _, arg := range f {
 		switch key, val, _ := strings.Cut(arg, "="); key {
 		case "braked":
@@ -312,6 +312,8 @@ func parseStance(f []string, now time.Time) *Stance {
 			s.Dead[val] = now
 		case "blind":
 			s.Blind[val] = true
+		case "sees":
+			s.Silenced[val] = now
 		}
 	}
 	return s

@@ -25,7 +25,7 @@ import (
 //	callers r1-r5 rate=20 [kind=library|envoy|grpc]  each calls the listed members, so
 //	        often a second at one of them on average, in relation to their weights
 //	errors i1-i3 40% [by=r1-r2] [refused]   share of the calls there that fail; 0%: none
-//	stance [braked] [released=z1] [dead=z1] [blind=p1]   the observers' word
+//	stance [braked] [released=z1] [dead=z1] [blind=p1] [sees=p1]   the observers' word
 //	release i1       an operator ends a quarantine
 //	remove i1 deregistered|list|operator
 //	run 30s          ticks of 250 ms, printing what changes
