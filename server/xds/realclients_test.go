@@ -36,10 +36,12 @@ type region struct {
 	mu    sync.Mutex
 	nacks []xds.Rejection
 	bad   []string
+	loads []xds.LoadReport
+	drops map[xds.LoadDrop]int
 }
 
 func startRegion(t *testing.T) *region {
-	r := &region{TB: t, ca: harness.NewCA(t, "region.test"), addr: "127.0.0.1:0"}
+	r := &region{TB: t, ca: harness.NewCA(t, "region.test"), addr: "127.0.0.1:0", drops: make(map[xds.LoadDrop]int)}
 	r.snap.Store(views.NewSnapshot(true))
 	r.start()
 	t.Cleanup(func() {
@@ -66,7 +68,13 @@ func (r *region) start() {
 	r.srv = xds.New(xds.Config{
 		Snapshot: r.snap.Load, Policy: func() *authz.Policy { return policy }, Principal: peerID, Identifier: "test",
 		Outbound: netip.MustParseAddrPort("127.0.0.1:15001"),
+		Loads:    func(l xds.LoadReport) { r.mu.Lock(); r.loads = append(r.loads, l); r.mu.Unlock() },
 		Events: xds.Events{
+			LoadDropped: func(_ identity.Principal, _ views.Name, why xds.LoadDrop, n int) {
+				r.mu.Lock()
+				r.drops[why] += n
+				r.mu.Unlock()
+			},
 			Nack: func(n xds.Rejection) { r.mu.Lock(); r.nacks = append(r.nacks, n); r.mu.Unlock() },
 			Unrenderable: func(typ, name string, reason error) {
 				r.mu.Lock()
