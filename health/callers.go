@@ -21,11 +21,12 @@ var defaultCallersTerms = callersTerms{halfLife: 4 * time.Second, out: 0.20, in:
 // then read. A reading depends on what was heard before the settle, not on the
 // order in which different reporters' reports came, nor on the order of reading.
 //
-// Memory: an instance has at most maxTrackedReporters cells of 96 bytes, those
-// being its reporters', where they are (16 bytes each), the 4 pools of all other
-// reporters, and a row of about 100 bytes: 7 KB. A service holds at most
-// maxReporters reporters, of about 350 bytes beside their cells. What was not heard of for a minute and weighs nothing any more is
-// forgotten (sweep).
+// Memory: an instance has at most maxTrackedReporters cells of 80 bytes, which
+// are its reporters' own, the same number of references to them (16 bytes) and of
+// what they say while pools are compared (24 bytes), the 4 pools of all other
+// reporters, and a row of about 100 bytes: 8 KB. A service holds at most
+// maxReporters reporters, of about 350 bytes beside their cells. What was not
+// heard of for a minute and weighs nothing any more is forgotten (sweep).
 type callers struct {
 	terms callersTerms
 	clock decayClock
@@ -49,7 +50,7 @@ type callers struct {
 	voices  []voice
 	values  []float64
 	members []*reporter
-	mark    uint32 // counts the lists of members
+	mark    uint64 // counts the lists of members
 	sums    []tally
 }
 

@@ -184,7 +184,7 @@ func (e *Outcome) called() bool { return e.Issued|e.OK|e.Failed|e.Refused|e.InPr
 
 // apply records one entry, and reports whether it said something of now.
 func (c *callers) apply(r *report, e *Outcome, x *cell, own bool) bool {
-	samples, failures := float64(e.OK+e.Failed), float64(e.Failed)
+	samples, failures, ignored := float64(e.OK+e.Failed), float64(e.Failed), 0.0
 	switch r.Kind {
 	case FromEnvoy:
 		hidden := float64(x.hidden(r.number, e, own))
@@ -192,7 +192,7 @@ func (c *callers) apply(r *report, e *Outcome, x *cell, own bool) bool {
 		failures += hidden
 	case FromGRPC:
 		if c.terms.ignoreLRS {
-			failures = 0
+			failures, ignored = 0, failures
 		}
 		if own && !e.called() {
 			charge := r.neverPicked(x, e)
@@ -210,7 +210,7 @@ func (c *callers) apply(r *report, e *Outcome, x *cell, own bool) bool {
 	if samples == 0 {
 		return e.Refused > 0
 	}
-	x.minute.add(samples, max(failures, float64(e.Failed)))
+	x.minute.add(samples, failures+ignored)
 	x.samples += r.weight * samples
 	x.failures += r.weight * failures
 	x.kinds = x.kinds.with(r.Kind)
@@ -259,6 +259,10 @@ func (x *cell) hidden(number uint32, e *Outcome, own bool) int64 {
 	follows := x.progressIn+1 == number
 	if !follows {
 		x.progress, x.credit = 0, 0
+	}
+	if ended == 0 && e.InProgress == x.progress {
+		x.progressIn = number
+		return 0
 	}
 	growth := int64(e.InProgress) - int64(x.progress)
 	x.progress, x.progressIn = e.InProgress, number

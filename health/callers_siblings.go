@@ -154,6 +154,27 @@ func (c *callers) poolMembers(row *callersRow, k int, q callersQuestion) (member
 	return members, row.rest != nil && row.rest[k].samples >= pooled
 }
 
+// packed is what a reporter says of one sibling.
+type packed struct {
+	tally
+	sibling int
+}
+
+// packedFor lists what the reporter says of the siblings, once in a turn: a pool's
+// members are walked for every instance that has others, and these lie close.
+func (c *callers) packedFor(r *reporter) []packed {
+	if r.packedIn == c.turn {
+		return r.packed
+	}
+	r.packed, r.packedIn = r.packed[:0], c.turn
+	for k := range r.cells {
+		if x := &r.cells[k]; x.samples > 0 && x.row.sibling >= 0 {
+			r.packed = append(r.packed, packed{x.tally, x.row.sibling})
+		}
+	}
+	return r.packed
+}
+
 // poolColumn is the column of the pool's members taken together: what they all
 // say of each sibling, whether they are small there too or not.
 func (c *callers) poolColumn(row *callersRow, k int, q callersQuestion) *column {
@@ -166,10 +187,8 @@ func (c *callers) poolColumn(row *callersRow, k int, q callersQuestion) *column 
 	memo.members = append(memo.members[:0], members...)
 	sums := append(c.sums[:0], make([]tally, len(c.siblings))...)
 	for _, r := range members {
-		for n := range r.cells {
-			if x := &r.cells[n]; x.samples > 0 && x.row.sibling >= 0 {
-				sums[x.row.sibling].add(x.tally)
-			}
+		for _, x := range c.packedFor(r) {
+			sums[x.sibling].add(x.tally)
 		}
 	}
 	least, worst := reporterSamples/c.scale, 0.0

@@ -118,7 +118,9 @@ type reporter struct {
 
 	column   column
 	columnIn uint32 // the turn in which column was worked out
-	mark     uint32 // the last list of pool members that it was on
+	packed   []packed
+	packedIn uint32
+	mark     uint64 // the last list of pool members that it was on
 	group    uint8  // in which a minute sums it, as of the last one
 }
 
@@ -269,6 +271,7 @@ func (c *callers) sweep() {
 		case r.heard < stale:
 			delete(c.reporters, who)
 		}
+		r.packed, r.packedIn = nil, 0
 	}
 }
 

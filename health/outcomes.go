@@ -29,7 +29,9 @@ type Reporter struct {
 	Instance registry.UID
 }
 
-// Outcome is one reporter's counts on one instance.
+// Outcome is one reporter's counts on one instance. More calls may end within an
+// interval than begin in it: they began earlier. Counts of 4,194,304 (2^22) and
+// more are refused.
 type Outcome struct {
 	UID        registry.UID
 	Issued     uint32 // calls begun within the interval
@@ -37,14 +39,20 @@ type Outcome struct {
 	Failed     uint32 // calls that failed within it, refused connections included
 	Refused    uint32 // connections refused within it, where the reporter can tell
 	InProgress uint32 // calls that had not ended at its end
-	// Weight, of a stock gRPC client: it held the instance at this weight for the
-	// whole interval. An entry whose counts are all 0 then says that it was never
-	// picked. 0: not known.
+	// Weight, of a stock gRPC client that picks by weight: it held the instance at
+	// this weight for the whole interval. An entry whose counts are all 0 then says
+	// that it was never picked. 0: not known.
 	Weight uint32
 }
 
 // Outcomes are one reporter's counts on instances of one service within one
-// interval.
+// interval. Without entries they say that it called nobody, which is not the same
+// as saying nothing: runs of intervals in which an instance was never picked go
+// on. Reports from the future, of more than a minute ago, or of an interval that
+// is not above 0 and within a minute, are refused whole.
+//
+// They cost least when the instances of one reporter come in the same order every
+// time.
 type Outcomes struct {
 	Reporter Reporter
 	Kind     ReporterKind
