@@ -81,10 +81,14 @@ func (j *subject) instanceDampers(x *health.Explanation) (out []*adminv1.Damper)
 
 // holdDamper says what a rule that took the instance out waits for.
 func (j *subject) holdDamper(h *health.Hold) *adminv1.Damper {
-	if h.Until.IsZero() {
-		return damper(adminv1.DamperKind_DAMPER_KIND_RETURN_HOLD, h.Until, "out by %s: the evidence is not good enough yet for the hold to run", h.Rule)
+	out := "out by " + h.Rule.String()
+	if h.Detail != "" {
+		out += " (" + h.Detail + ")"
 	}
-	return damper(adminv1.DamperKind_DAMPER_KIND_RETURN_HOLD, h.Until, "out by %s: returns if the evidence stays as good as it is", h.Rule)
+	if h.Until.IsZero() {
+		return damper(adminv1.DamperKind_DAMPER_KIND_RETURN_HOLD, h.Until, "%s: the evidence is not good enough yet for the hold to run", out)
+	}
+	return damper(adminv1.DamperKind_DAMPER_KIND_RETURN_HOLD, h.Until, "%s: returns if the evidence stays as good as it is", out)
 }
 
 // waitDamper is a withdrawal that a rule asks for and that waits.
@@ -192,7 +196,9 @@ func (s *Server) activeDampers(ctx context.Context, who identity.Principal, snap
 			rollouts[n] = true
 		}
 	}
-	for _, k := range s.services(who) {
+	services := s.services(who)
+	slices.SortFunc(services, func(a, b known) int { return a.name.Compare(b.name) })
+	for _, k := range services {
 		v := snap.Get(k.name)
 		if v == nil || !braked && !rollouts[k.name] && !v.Guard.Tripped && !holdsBack(v) {
 			continue

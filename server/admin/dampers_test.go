@@ -52,12 +52,12 @@ func TestStatusListsEveryDamper(t *testing.T) {
 		}
 		w.rollouts = []registry.Name{ledgerName}
 		w.rollout = &Rollout{State: RolloutZones, Contract: ledgerName, Next: until}
-		if got, _ := kinds(operator); got != "CONTRACT_ROLLOUT QUARANTINE CONTRACT_ROLLOUT BRAKE " {
+		if got, _ := kinds(operator); got != "CONTRACT_ROLLOUT BRAKE CONTRACT_ROLLOUT QUARANTINE " {
 			t.Errorf("with a rollout: %s", got)
 		}
 		w.rollouts, w.rollout = nil, nil
 		w.stance = &health.Stance{Braked: true, BrakeDetail: "61 of 300 members"}
-		if got, of := kinds(operator); got != "BRAKE QUARANTINE BRAKE " || of != " shop/checkout bank/ledger " {
+		if got, of := kinds(operator); got != "BRAKE BRAKE QUARANTINE " || of != " bank/ledger shop/checkout " {
 			t.Errorf("with the brake: %s of %s", got, of)
 		}
 		if got, of := kinds(checkout); got != "QUARANTINE " || of != "shop/checkout " {

@@ -146,6 +146,9 @@ func (j *subject) probeEvidence(e *adminv1.ClassEvidence, p *health.ProbeEvidenc
 	}
 	if !p.Disagree.IsZero() {
 		e.Detail += fmt.Sprintf(", they have disagreed for %s", rounded(j.now.Sub(p.Disagree)))
+		if p.Third {
+			e.Detail += ", a third one is asked for"
+		}
 	}
 	if blind > 0 {
 		e.Detail += fmt.Sprintf(", %d blind (counts as silence)", blind)
@@ -171,6 +174,7 @@ func (j *subject) callersEvidence(e *adminv1.ClassEvidence, c *health.CallersEvi
 	e.Samples, e.Failures, e.Excess, e.Siblings = c.Samples, c.Failures, c.Excess, c.Siblings
 	e.Reporters, e.Against, e.RefusedBy = uint32(c.Counting), uint32(c.Against), uint32(c.RefusedBy)
 	e.Standing, e.CallersOmitted, e.NewestAge = goodOrBad(c.Over, c.Good), uint32(c.Omitted), j.ageOf(c.Newest)
+	e.GoodSince = stamp(c.GoodSince)
 	for k := range c.Reporters {
 		e.Callers = append(e.Callers, j.reporter(&c.Reporters[k]))
 	}

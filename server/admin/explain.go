@@ -275,7 +275,7 @@ func (j *subject) returns(x *health.Explanation) (out []*adminv1.ReturnExplanati
 	}
 	if r := x.Retry; r != nil {
 		out = append(out, &adminv1.ReturnExplanation{Rule: r.Rule.String(), Since: stamp(r.Since), Time: stamp(r.Again),
-			Detail: fmt.Sprintf("its membership ended within its first ramp (%s in a row); then it is admitted again at its first good evidence", times(r.Times))})
+			Detail: fmt.Sprintf("its membership ended within its first ramp (%s in a row: %s); then it is admitted again at its first good evidence", times(r.Times), r.Detail)})
 	}
 	return out
 }
@@ -291,7 +291,7 @@ func times(n int) string {
 func (j *subject) returnDetail(h *health.Hold) string {
 	hold := j.contract.ReturnHold
 	switch {
-	case h.Trial:
+	case h.Rule == health.R4, h.Trial && !h.Until.IsZero():
 		return "a trial at the first step of its ramp" + j.rampWords()
 	case h.Rule == health.R1:
 		return "one full term of renewals after the lapse, or the operator's clear" + j.rampWords()

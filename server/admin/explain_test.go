@@ -76,7 +76,7 @@ func TestWhy(t *testing.T) {
 			t.Errorf("its dampers: %v", d)
 		}
 		e := out.GetEvidence()
-		if len(e) != 3 || e[0].GetSupplied() || e[2].GetSupplied() || !e[1].GetSupplied() || !e[1].GetFresh() || !e[1].GetDeciding() || e[1].GetReporters() != 1 ||
+		if len(e) != 3 || e[0].GetSupplied() || e[2].GetSupplied() || !e[1].GetSupplied() || !e[1].GetFresh() || !e[1].GetDeciding() || !e[1].GetPrimary() || e[1].GetReporters() != 1 ||
 			e[0].GetStanding() != adminv1.Standing_STANDING_NOT_SUPPLIED || e[1].GetStanding() != adminv1.Standing_STANDING_BAD ||
 			e[1].GetNewestAge().AsDuration() != 2*time.Second || e[1].GetDetail() != "NOT_SERVING, calls degraded: payments" {
 			t.Errorf("its evidence: %v", e)

@@ -23,7 +23,8 @@ import (
 type selfStream struct {
 	service      *Service
 	who          identity.Principal
-	bound        []registry.UID // 0: an id that no sample counts for
+	bound        []registry.UID          // 0: an id that no sample counts for
+	foreign      map[uint32]registry.UID // of those: what was asked for, by position
 	dependencies []string
 	budget       *rate.Limiter
 	tally        *healthv1.Tally
@@ -82,7 +83,10 @@ func (st *selfStream) bind(b *healthv1.SelfBind) error {
 		}
 		d := st.attribute(uid)
 		if !d.Allowed {
-			uid = 0
+			if st.foreign == nil {
+				st.foreign = make(map[uint32]registry.UID)
+			}
+			st.foreign[uint32(len(st.bound))], uid = uid, 0
 			if !told {
 				told = true
 				st.service.unattributed(st.who, d.Rule)
@@ -122,12 +126,15 @@ func (st *selfStream) batch(now time.Time, b *healthv1.SelfBatch) error {
 	byService := make(map[registry.Name][]health.Sample)
 	for i, at := range b.GetInstance() {
 		row, ok := st.row(at)
+		sample := health.Sample{Class: class, At: now.Add(-age), Status: selfStatus(b.GetStatus()[i]), Degraded: degraded[at]}
 		if !ok {
 			unattributed++
+			if !full {
+				st.showForeign(at, &sample)
+			}
 			continue
 		}
-		sample := health.Sample{UID: row.UID, Class: class, At: now.Add(-age),
-			Status: selfStatus(b.GetStatus()[i]), Degraded: degraded[at]}
+		sample.UID = row.UID
 		if full && !sample.Urgent() {
 			limited++
 			st.show(row.Service, &sample, Limited)
@@ -148,6 +155,15 @@ func (st *selfStream) batch(now time.Time, b *healthv1.SelfBatch) error {
 func (st *selfStream) show(n registry.Name, s *health.Sample, r Result) {
 	if tell := st.service.cfg.Events.Sample; tell != nil {
 		tell(st.who, n, s, r)
+	}
+}
+
+// showForeign shows a word about an instance that is another identity's: it
+// counts for nothing, and whoever looks for it has to see why.
+func (st *selfStream) showForeign(at uint32, s *health.Sample) {
+	if row, ok := st.service.cfg.Lookup(st.foreign[at]); ok {
+		s.UID = row.UID
+		st.show(row.Service, s, Unattributed)
 	}
 }
 
