@@ -10,6 +10,7 @@ import (
 type board struct {
 	limit int
 	woken chan struct{} // holds a token while results wait
+	hurry chan struct{} // holds a token while one of them is news
 
 	mu         sync.Mutex
 	generation uint64
@@ -18,7 +19,9 @@ type board struct {
 	dropped    int64
 }
 
-func newBoard(limit int) *board { return &board{limit: limit, woken: make(chan struct{}, 1)} }
+func newBoard(limit int) *board {
+	return &board{limit: limit, woken: make(chan struct{}, 1), hurry: make(chan struct{}, 1)}
+}
 
 // assigned says what the prober works by now. Results on what is no longer
 // assigned are dropped.
@@ -40,13 +43,29 @@ func (b *board) assigned(generation uint64, targets map[string]*target) {
 	b.results = kept
 }
 
-func (b *board) put(r Result) {
+// put leaves a result. news: it differs from the one before, so that it should
+// not wait for others.
+func (b *board) put(r Result, news bool) {
 	b.mu.Lock()
 	b.results = append(b.results, r)
 	b.bound()
 	b.mu.Unlock()
+	fill(b.woken)
+	if news {
+		fill(b.hurry)
+	}
+}
+
+func fill(token chan struct{}) {
 	select {
-	case b.woken <- struct{}{}:
+	case token <- struct{}{}:
+	default:
+	}
+}
+
+func empty(token chan struct{}) {
+	select {
+	case <-token:
 	default:
 	}
 }
@@ -63,10 +82,8 @@ func (b *board) bound() {
 func (b *board) takeFresh(now time.Time, maxAge time.Duration) (generation uint64, results []Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	select {
-	case <-b.woken: // what it stood for is taken now
-	default:
-	}
+	empty(b.woken) // what they stood for is taken now
+	empty(b.hurry)
 	results, b.results = b.results, nil
 	fresh := 0
 	for fresh < len(results) && now.Sub(results[fresh].At) > maxAge {

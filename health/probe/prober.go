@@ -230,11 +230,11 @@ func (p *Prober) take(now time.Time, f flight) {
 		return
 	}
 	if r.asked == t.question { // else it was changed meanwhile, and this speaks of before
+		if r.speaks() {
+			p.board.put(r, r.Outcome != t.last)
+		}
 		p.tell(t, r)
 		t.last, t.detail = r.Outcome, r.Detail
-		if r.speaks() {
-			p.board.put(r)
-		}
 	}
 	t.plan(now, r.Kind == DialBack && r.Outcome == OK)
 	p.queueOf(t).add(t)

@@ -17,6 +17,9 @@ const (
 	// batchEvery is the time from one batch to the next while there are results,
 	// at least; up to twice that, by jitter.
 	batchEvery = 250 * time.Millisecond
+	// newsEvery is the least time between batches when a result is news: a
+	// refused connection is published within a second of it (HEALTH.md, R3).
+	newsEvery = 100 * time.Millisecond
 	// batchAtLeast is when an empty batch is sent: a stream that is silent for
 	// 10 s loses its targets (HEALTH.md §2, which asks for one every 2 s).
 	batchAtLeast = 1800 * time.Millisecond
@@ -87,15 +90,24 @@ func (p *Prober) stream(ctx context.Context, link *link) error {
 // waitForResults returns when the next batch is to be sent; false when ctx
 // ended first.
 func (p *Prober) waitForResults(ctx context.Context) bool {
-	if !sleep(ctx, batchEvery+jitter(batchEvery)) {
+	if !sleep(ctx, newsEvery) {
 		return false
+	}
+	next := time.NewTimer(batchEvery + jitter(batchEvery) - newsEvery)
+	defer next.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-p.board.hurry:
+		return true
+	case <-next.C:
 	}
 	idle := time.NewTimer(batchAtLeast - 2*batchEvery - jitter(batchEvery))
 	defer idle.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-p.board.woken:
+	case <-p.board.woken: // also where one is news
 	case <-idle.C:
 	}
 	return true

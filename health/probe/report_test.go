@@ -68,6 +68,45 @@ func TestReports(t *testing.T) {
 	})
 }
 
+// TestNewsTravelsFast: a change is not kept for the next batch, and many changes
+// do not make many batches.
+func TestNewsTravelsFast(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		list := many(400)
+		w.plane.assign(full(1, list...))
+		_, stop := w.run(w.config())
+		time.Sleep(20 * time.Second)
+		fell := time.Now()
+		for _, m := range list {
+			w.set(w.unreachable, m.GetAddress()+":80")
+		}
+		time.Sleep(5 * time.Second)
+		stop()
+		results, _, _ := w.plane.heard()
+		frames := w.plane.frames()[0]
+		told := map[string]bool{}
+		for _, r := range results {
+			if r.result != healthv1.ProbeResult_PROBE_RESULT_UNREACHABLE || told[r.uid] {
+				continue
+			}
+			told[r.uid] = true
+			i := slices.IndexFunc(frames, func(f frame) bool { return !f.at.Before(r.at) && f.m.GetBatch() != nil })
+			if wait := frames[i].at.Sub(r.at); wait > 101*time.Millisecond {
+				t.Errorf("news of %s waited %v", r.uid, wait)
+			}
+		}
+		batches := 0
+		for _, f := range frames {
+			if f.at.After(fell) {
+				batches++
+			}
+		}
+		if len(told) != 400 || batches > 51 {
+			t.Errorf("%d of 400 were told of, in %d batches over 5 s", len(told), batches)
+		}
+	})
+}
+
 // TestEmptyBatches: a prober without a target speaks at least every 2 s, and
 // not in step.
 func TestEmptyBatches(t *testing.T) {
