@@ -96,8 +96,8 @@ func alive(t *testing.T, d time.Duration, all ...*prober) {
 			p.report(t, 0)
 		}
 		time.Sleep(min(2*time.Second, time.Until(end)))
+		synctest.Wait() // what they were told is there to be looked at
 	}
-	synctest.Wait()
 }
 
 const ok = healthv1.ProbeResult_PROBE_RESULT_OK
@@ -157,17 +157,17 @@ func TestAssignmentFollowsTheSet(t *testing.T) {
 		a, b, c := w.watch(t, "a", "za"), w.watch(t, "b", "zb"), w.watch(t, "c", "zc")
 		alive(t, 2*time.Second, a, b, c)
 		assigned(t, w, uids, 2, a, b, c)
-		if w.probers != 3 || len(a.targets) == 0 || len(a.targets) == 40 || len(a.targets)+len(b.targets)+len(c.targets) != 80 {
-			t.Fatalf("%d probers have %d, %d and %d targets", w.probers, len(a.targets), len(b.targets), len(c.targets))
+		if w.probers.Load() != 3 || len(a.targets) == 0 || len(a.targets) == 40 || len(a.targets)+len(b.targets)+len(c.targets) != 80 {
+			t.Fatalf("%d probers have %d, %d and %d targets", w.probers.Load(), len(a.targets), len(b.targets), len(c.targets))
 		}
 		before := len(a.targets)
 		alive(t, 7*time.Second, a, b) // it was heard of two seconds ago
-		if w.probers != 3 {
+		if w.probers.Load() != 3 {
 			t.Error("a prober left before ten seconds of silence were over")
 		}
 		alive(t, 4*time.Second, a, b)
-		if w.probers != 2 || len(a.targets) != 40 || len(c.targets) != 0 {
-			t.Errorf("%d probers, a has %d targets, the silent one %d", w.probers, len(a.targets), len(c.targets))
+		if w.probers.Load() != 2 || len(a.targets) != 40 || len(c.targets) != 0 {
+			t.Errorf("%d probers, a has %d targets, the silent one %d", w.probers.Load(), len(a.targets), len(c.targets))
 		}
 		assigned(t, w, uids, 2, a, b, c)
 		if got := c.report(t, ok, 1, 2, 3); got.GetAccepted() == 0 && w.service.Probers().Len() != 3 {
@@ -204,7 +204,7 @@ func TestAProberThatIsNotToldLeaves(t *testing.T) {
 		}
 		again.stop()
 		alive(t, 13*time.Second, again, b)
-		if w.service.Probers().Len() != 1 || w.probers != 1 {
+		if w.service.Probers().Len() != 1 || w.probers.Load() != 1 {
 			t.Error("it watches no more")
 		}
 		b.stop()
@@ -635,14 +635,14 @@ func TestProbersOfADeadZone(t *testing.T) {
 		alive(t, time.Second, a, b, c)
 		w.service.Stand(&health.Stance{Leaving: map[string]bool{"zc": true}})
 		alive(t, time.Second, a, b, c)
-		if w.probers != 2 || len(c.targets) != 0 || len(a.targets) != 20 || len(b.targets) != 20 {
-			t.Errorf("%d probers: %d, %d, %d targets", w.probers, len(a.targets), len(b.targets), len(c.targets))
+		if w.probers.Load() != 2 || len(c.targets) != 0 || len(a.targets) != 20 || len(b.targets) != 20 {
+			t.Errorf("%d probers: %d, %d, %d targets", w.probers.Load(), len(a.targets), len(b.targets), len(c.targets))
 		}
 		w.service.Stand(&health.Stance{Leaving: map[string]bool{"za": true, "zb": true, "zc": true}})
 		alive(t, time.Second, a, b, c)
 		assigned(t, w, uids, 2, a, b, c)
-		if w.probers != 3 {
-			t.Errorf("%d probers when all zones are dead", w.probers)
+		if w.probers.Load() != 3 {
+			t.Errorf("%d probers when all zones are dead", w.probers.Load())
 		}
 		for _, p := range []*prober{a, b, c} {
 			p.stop()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,7 +48,7 @@ type world struct {
 	rules   []string
 	hidden  []string
 	proved  []registry.UID
-	probers int
+	probers atomic.Int64
 	policy  *authz.Policy
 	service *report.Service
 }
@@ -87,8 +88,8 @@ func (w *world) config(l limits.Reports) report.Config {
 			OutOfScope: func(who identity.Principal, n registry.Name, _ string) {
 				w.hidden = append(w.hidden, who.String()+" "+n.String())
 			},
-			ProberCame: func(_ registry.Prober, n int) { w.probers = n },
-			ProberWent: func(_ registry.Prober, n int) { w.probers = n },
+			ProberCame: func(_ registry.Prober, n int) { w.probers.Store(int64(n)) },
+			ProberWent: func(_ registry.Prober, n int) { w.probers.Store(int64(n)) },
 		},
 	}
 }
