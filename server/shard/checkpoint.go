@@ -21,11 +21,14 @@ type storedMemory struct {
 	At     time.Time       `json:"at,omitzero"`
 	Health json.RawMessage `json:"health,omitempty"`
 	Views  *views.Memory   `json:"views,omitempty"`
+	// Contract is there while the newest contract is not in effect everywhere.
+	Contract *storedContract `json:"contract,omitempty"`
 }
 
 type memory struct {
-	health health.Memory
-	views  views.Memory
+	health   health.Memory
+	views    views.Memory
+	contract *storedContract
 }
 
 // checkpoint saves what each service must not forget, where it differs from
@@ -49,7 +52,7 @@ func (s *Set) save(name registry.Name, b []byte) {
 
 func (s *service) remember(now time.Time) []byte {
 	v := s.assembler.Memory()
-	m := storedMemory{Format: memoryFormat, Health: s.evaluator.Checkpoint(now), Views: &v}
+	m := storedMemory{Format: memoryFormat, Health: s.evaluator.Checkpoint(now), Views: &v, Contract: s.contracts.remember()}
 	if v.Dated() {
 		m.At = now
 	}
@@ -82,6 +85,7 @@ func readMemory(b []byte, now time.Time) (memory, error) {
 			m.views = m.views.Moved(s.At, now)
 		}
 	}
+	m.contract = s.Contract
 	var err error
 	m.health, err = health.ReadMemory(s.Health)
 	return m, err

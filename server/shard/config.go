@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -34,6 +35,13 @@ type Config struct {
 	// SaveCheckpoint keeps a service's memory; nil bytes delete it. It must not
 	// wait for a disk. Nil: nothing is kept.
 	SaveCheckpoint func(n registry.Name, memory []byte)
+	// SaveMinute keeps what was heard of a service within about a minute
+	// (health.ReadMinute). It must not wait for a disk. Nil: nothing is kept.
+	SaveMinute func(n registry.Name, start time.Time, record []byte)
+	// Minutes reads what SaveMinute kept of a service, oldest first, until visit
+	// returns false; a record is valid during the call. It may wait: it is called
+	// by whoever asks. Nil: nothing is kept.
+	Minutes func(ctx context.Context, n registry.Name, from, until time.Time, visit func(start time.Time, record []byte) bool) (damaged int, err error)
 	// AgedOut asks the registry to remove instances whose lease lapsed ten
 	// minutes ago (registry.LapsedOut). It may wait: it has a goroutine of its
 	// own. What it does not remove is named again a minute later. Nil: nobody
@@ -61,6 +69,9 @@ type Events struct {
 	Changed  func(c registry.Change)
 	Contract func(n registry.Name, c registry.Contract, zone string)
 	Probing  func(n registry.Name, p []health.Probing)
+	// Rollout is told of each step of a changed contract; of one that was refused
+	// a person should hear.
+	Rollout func(n registry.Name, r Rollout)
 	// Stance is told of what the observers make of themselves, when it changes.
 	Stance func(s *health.Stance)
 	// Observed counts samples that were taken in, Dropped those that a full

@@ -23,6 +23,9 @@ type Inspection struct {
 	Wanted    *views.View
 	Until     time.Time
 	Why       string
+	// Rollout is a changed contract that is not in effect everywhere; nil: the
+	// newest is.
+	Rollout *Rollout
 }
 
 // Instance returns what is known of one instance.
@@ -60,6 +63,9 @@ func (s *Set) ReleaseQuarantine(ctx context.Context, n registry.Name, uid regist
 		if svc == nil || !svc.evaluator.ReleaseQuarantine(now, uid) {
 			return false
 		}
+		if r := svc.contracts.rollout; r != nil && r.beside != nil {
+			r.beside.ReleaseQuarantine(now, uid)
+		}
 		svc.step(now)
 		return true
 	})
@@ -91,6 +97,6 @@ func ask[T any](ctx context.Context, s *Set, n registry.Name, f func(*service) T
 func (s *service) inspect(now time.Time) *Inspection {
 	return &Inspection{
 		Name: s.name, Instances: s.evaluator.Explain(now), Published: s.held,
-		Wanted: s.assembler.Candidate().View, Until: s.publishAt, Why: s.why,
+		Wanted: s.assembler.Candidate().View, Until: s.publishAt, Why: s.why, Rollout: s.inspectRollout(),
 	}
 }

@@ -90,8 +90,7 @@ func (s *shard) wake(now time.Time) {
 		// The server answers from now on, and whoever could not renew while it
 		// did not has a full term to do so.
 		for _, svc := range s.services {
-			svc.evaluator.Gap(now)
-			svc.judgeAt = now
+			svc.gap(now)
 		}
 	}
 	for name, m := range d.mail {
@@ -125,8 +124,7 @@ func (s *shard) wake(now time.Time) {
 // gap says to every evaluator that nobody looked.
 func (s *shard) gap(now time.Time, late time.Duration) {
 	for _, svc := range s.services {
-		svc.evaluator.Gap(now)
-		svc.judgeAt = now
+		svc.gap(now)
 	}
 	s.lastTick = now
 	if f := s.set.cfg.Events.Gap; f != nil {

@@ -117,8 +117,7 @@ func (s *shard) stand(now time.Time) {
 	}
 	s.stance = st
 	for _, svc := range s.services {
-		svc.evaluator.Stand(now, st)
-		svc.judgeAt = now
+		svc.stand(now, st)
 	}
 }
 

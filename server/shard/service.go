@@ -28,6 +28,9 @@ type service struct {
 	why       string
 
 	saved []byte // last checkpoint
+
+	contracts contracts
+	minuteAt  time.Time // when the minute of evidence ends
 }
 
 func (s *shard) newService(name registry.Name, now time.Time) *service {
@@ -56,6 +59,7 @@ func (s *shard) loadService(c registry.Change, memory []byte, lost []*views.Memb
 	s.services[c.Name] = svc
 	delete(s.held, c.Name)
 	svc.assembler.Restore(lost)
+	c = svc.resume(now, c, m.contract)
 	svc.evaluator.Load(c)
 	svc.evaluator.Stand(now, s.stance)
 	svc.tellProbers(c)
@@ -69,7 +73,7 @@ func (s *service) change(now time.Time, c registry.Change) {
 	if s.loaded != 0 && c.Revision <= s.loaded {
 		return // its rows were read already
 	}
-	s.evaluator.Apply(now, c)
+	c = s.govern(now, c)
 	s.tellProbers(c)
 	s.pending = &c
 	s.deleted = c.Service == nil
@@ -86,6 +90,7 @@ func (s *service) tellProbers(c registry.Change) {
 	}
 	if e.Contract != nil && c.Service != nil {
 		e.Contract(s.name, c.Contract, "")
+		s.tellZones()
 	}
 }
 
@@ -109,6 +114,7 @@ func (s *service) receive(now time.Time, m *mail, atOnce bool) {
 		count(s.set.cfg.Events.Observed, len(o.Entries)-refused)
 		count(s.set.cfg.Events.OutcomesRefused, refused)
 	}
+	s.contracts.rollout.overhear(now, m, samples)
 	if !atOnce {
 		s.judgeAt = now
 		return
@@ -129,6 +135,7 @@ func count(event func(int), n int) {
 
 // turn does what is due.
 func (s *service) turn(now time.Time) {
+	s.recordMinute(now)
 	switch {
 	case due(s.judgeAt, now), due(s.assemble, now):
 		s.step(now)
@@ -174,6 +181,7 @@ func (s *service) step(now time.Time) {
 		default: // the registry is slow; they are named again
 		}
 	}
+	s.roll(now)
 }
 
 func (s *Set) feed(p views.Publication) {
