@@ -18,8 +18,8 @@ const (
 	// leavesAfter is how long a zone is dead before the targets of the probers
 	// inside are reassigned (HEALTH.md §6).
 	leavesAfter = 7 * time.Second
-	// loneWord is how long one zone's probers alone have to call a zone dead: as
-	// often as probers report.
+	// loneWord is how long one zone's probers alone have to call a zone dead, and
+	// how long a zone is dead before there is an alarm: as often as probers report.
 	loneWord = 2 * time.Second
 	// silencedKept is how long it is told that a prober was blind: as long as an
 	// instance may remember what it said then.
@@ -218,6 +218,9 @@ func (o *Observers) judgeZones(now time.Time, region *survey) {
 		}
 		if _, known := o.dead[zone]; !known {
 			o.dead[zone] = now
+		}
+		if now.Sub(o.dead[zone]) < loneWord {
+			continue // who is cut off at that moment may not have said so yet
 		}
 		o.alarm(now, episode{DeadZone, zone}, func() string {
 			return fmt.Sprintf("%d probers of %s fail %d of %d targets in it and see their other zones good: their word stands",

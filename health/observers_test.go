@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"pgregory.net/rapid"
 
 	"github.com/sightlinedev/sightline/registry"
 )
@@ -21,9 +22,10 @@ import (
 // second after the probe. Whoever is over the line is withdrawn, unless the
 // stance brakes it. Commands:
 //
-//	region zones=z1,z2,z3 services=2 each=4 [probers=1] [slow=1]
+//	region zones=z1,z2,z3 services=2 each=4 [probers=1] [slow=1] [interval=1]
 //	        each: instances of a service in a zone; probers: in a zone; slow:
-//	        so many services are probed at the confirmation cadence
+//	        so many services are probed at the confirmation cadence; interval:
+//	        seconds
 //	cut p1@z1 [z2]   the prober reaches nothing, or nothing in that zone
 //	mend p1@z1
 //	mute p1@z1       it says nothing more
@@ -53,6 +55,8 @@ type region struct {
 	now       time.Time
 	services  []*watchedService
 	probers   []*simProber
+	targets   map[registry.UID]*target
+	interval  time.Duration
 	observers *Observers
 	stance    *Stance
 	cut       map[string]bool // prober, or prober and zone
@@ -71,10 +75,17 @@ type watchedService struct {
 
 // target is an instance with the probers that look at it.
 type target struct {
+	s         *watchedService
 	i         *instance
 	out       bool
 	fullUntil time.Time
-	next      map[*simProber]time.Time
+	by        []turn
+}
+
+// turn is when a prober probes a target next.
+type turn struct {
+	p    *simProber
+	next time.Time
 }
 
 type simProber struct {
@@ -147,7 +158,7 @@ func (r *region) turn(to ProbeResult, what string) {
 
 func (r *region) build(args []string) error {
 	zones := []string{}
-	n := map[string]int{"probers": 1}
+	n := map[string]int{"probers": 1, "interval": 2}
 	for _, a := range args {
 		key, val, _ := strings.Cut(a, "=")
 		if key == "zones" {
@@ -166,12 +177,18 @@ func (r *region) build(args []string) error {
 			r.probers = append(r.probers, &simProber{who: Prober{Name: fmt.Sprintf("p%d@%s", k+1, zone), Zone: zone}, flush: r.now.Add(phase)})
 		}
 	}
+	r.interval = time.Duration(n["interval"]) * time.Second
+	r.targets = make(map[registry.UID]*target)
 	uid := registry.UID(1)
 	for s := range n["services"] {
 		svc := &watchedService{name: fmt.Sprintf("svc%d", s+1), slow: s < n["slow"]}
 		name := registry.Name{Namespace: "shop", Service: svc.name}
 		svc.e = New(name, r.now, Memory{})
 		c := registry.Change{Name: name, Service: &registry.Service{Name: name}}
+		c.Contract.Probe = registry.Probe{Interval: r.interval, Timeout: time.Second / 2}
+		if r.interval > time.Second {
+			c.Contract.Probe.Timeout = time.Second
+		}
 		for range n["each"] {
 			for _, zone := range zones {
 				c.Instances = append(c.Instances, registry.InstanceChange{
@@ -183,7 +200,10 @@ func (r *region) build(args []string) error {
 		}
 		svc.e.Load(c)
 		for _, i := range svc.e.sorted() {
-			svc.targets = append(svc.targets, r.assign(i, zones))
+			x := r.assign(i, zones)
+			x.s = svc
+			svc.targets = append(svc.targets, x)
+			r.targets[i.row.UID] = x
 		}
 		r.services = append(r.services, svc)
 	}
@@ -192,7 +212,7 @@ func (r *region) build(args []string) error {
 
 // assign gives an instance two probers of different zones, each with a phase.
 func (r *region) assign(i *instance, zones []string) *target {
-	x := &target{i: i, next: make(map[*simProber]time.Time)}
+	x := &target{i: i}
 	u := int(i.row.UID)
 	for k := range min(2, len(zones)) {
 		var of []*simProber
@@ -201,7 +221,7 @@ func (r *region) assign(i *instance, zones []string) *target {
 				of = append(of, p)
 			}
 		}
-		x.next[of[u%len(of)]] = r.now.Add(time.Duration((u*7+k*3)%8) * tick)
+		x.by = append(x.by, turn{of[u%len(of)], r.now.Add(time.Duration((u*7+k*3)%8) * tick)})
 	}
 	return x
 }
@@ -245,11 +265,12 @@ func (r *region) tick() {
 }
 
 func (r *region) probe(s *watchedService, x *target) {
-	for p, at := range x.next {
+	for k := range x.by {
+		p, at := x.by[k].p, x.by[k].next
 		full := !s.slow || r.now.Before(x.fullUntil)
 		every := 10 * time.Second
 		if full {
-			every = 2 * time.Second
+			every = r.interval
 			if at.After(r.now.Add(every)) {
 				at = r.now.Add(every)
 			}
@@ -261,11 +282,11 @@ func (r *region) probe(s *watchedService, x *target) {
 			}
 			found := at
 			if result == ProbeTimeout {
-				found = at.Add(time.Second)
+				found = at.Add(x.i.terms.probes.timeout)
 			}
 			p.pending = append(p.pending, Sample{UID: x.i.row.UID, Class: registry.ClassProbe, At: found, Prober: p.who, Result: result})
 		}
-		x.next[p] = at
+		x.by[k].next = at
 	}
 }
 
@@ -280,15 +301,10 @@ func (r *region) deliver(p *simProber) {
 		if p.mute {
 			continue
 		}
-		for _, s := range r.services {
-			for _, x := range s.targets {
-				if x.i.row.UID == sample.UID {
-					s.e.hearProbe(x.i, &sample)
-					if sample.Result != ProbeOK {
-						x.fullUntil = r.now.Add(15 * time.Second)
-					}
-				}
-			}
+		x := r.targets[sample.UID]
+		x.s.e.hearProbe(x.i, &sample)
+		if sample.Result != ProbeOK {
+			x.fullUntil = r.now.Add(15 * time.Second)
 		}
 	}
 	p.pending = late
@@ -350,3 +366,115 @@ func (r *region) stanceText() string {
 }
 
 func (r *region) stamp() string { return fmt.Sprintf("%7.2fs", r.now.Sub(epoch).Seconds()) }
+
+// The rows beside the instances count what the instances say, and the
+// observers' sums are those of the newest tallies, whatever came before.
+func TestTalliesAreExact(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		o := NewObservers()
+		now := epoch
+		probers := []Prober{{"a", "z1"}, {"b", "z2"}, {"c", "z2"}}
+		var all []*Evaluator
+		for k := range 2 {
+			e := New(registry.Name{Namespace: "shop", Service: fmt.Sprintf("svc%d", k)}, now, Memory{})
+			e.Load(fleet(rapid.IntRange(1, 6).Draw(rt, "instances"), 0, registry.ClassSet(0).With(registry.ClassProbe)))
+			all = append(all, e)
+		}
+		for range rapid.IntRange(1, 60).Draw(rt, "ticks") {
+			now = now.Add(time.Duration(rapid.IntRange(1, 12).Draw(rt, "quarters")) * tick)
+			e := rapid.SampledFrom(all).Draw(rt, "service")
+			for _, i := range e.sorted() {
+				switch what := rapid.IntRange(0, 20).Draw(rt, "what"); {
+				case what < 8:
+					e.hearProbe(i, &Sample{UID: i.row.UID, At: now, Prober: rapid.SampledFrom(probers).Draw(rt, "prober"),
+						Result: rapid.SampledFrom([]ProbeResult{ProbeOK, ProbeTimeout, ProbeRefused}).Draw(rt, "result")})
+				case what == 20 && e.Len() > 1:
+					e.remove(i.row.UID, registry.Deregistered, now)
+				}
+			}
+			e.tally.turned = true
+			tally := e.Tally(now)
+			if got, want := cellsOf(tally), countedSlowly(e, now); !maps.Equal(got, want) {
+				rt.Fatalf("rows say\n%+v\ninstances say\n%+v", got, want)
+			}
+			o.Take(now, []Tally{tally})
+			if rapid.IntRange(0, 9).Draw(rt, "forget") == 0 {
+				o.Forget(e.Name())
+			}
+			o.Judge(now)
+			sums, want := make(map[ProbeCell]ProbeCount), make(map[ProbeCell]ProbeCount)
+			for cell, s := range o.sights {
+				if s.n != (ProbeCount{}) {
+					sums[cell] = s.n
+				}
+			}
+			for _, s := range o.services {
+				for k, n := range s.probes {
+					if n != (ProbeCount{}) {
+						sum := want[s.cells[k]]
+						sum.add(n, 1)
+						want[s.cells[k]] = sum
+					}
+				}
+			}
+			if !maps.Equal(sums, want) {
+				rt.Fatalf("the sums are\n%+v\nthe tallies are\n%+v", sums, want)
+			}
+		}
+	})
+}
+
+func cellsOf(t Tally) map[ProbeCell]ProbeCount {
+	all := make(map[ProbeCell]ProbeCount)
+	for k, n := range t.Probes {
+		if n.Targets > 0 {
+			all[t.Cells[k]] = n
+		}
+	}
+	return all
+}
+
+// countedSlowly counts what probers see from the instances.
+func countedSlowly(e *Evaluator, now time.Time) map[ProbeCell]ProbeCount {
+	all := make(map[ProbeCell]ProbeCount)
+	for _, i := range e.sorted() {
+		scores := i.probes.scores(now, &i.terms.probes, nil)
+		for _, s := range scores {
+			if !s.Live {
+				continue
+			}
+			var n ProbeCount
+			n.Targets = 1
+			recent := now.Sub(s.Newest) <= recentSight
+			if recent {
+				n.Recent = 1
+			}
+			switch s.Result {
+			case ProbeOK:
+				n.Good = 1
+			case ProbeTimeout:
+				n.Failing = 1
+				if recent {
+					n.RecentFailing = 1
+				}
+				for _, other := range scores {
+					if !other.Live || other.Prober.Zone == s.Prober.Zone {
+						continue
+					}
+					if other.Result == ProbeOK && !other.Newest.Before(s.Newest.Add(-i.terms.probes.timeout)) {
+						n.Contested, n.Agreed = 1, 0
+						break
+					}
+					if other.Result == ProbeTimeout {
+						n.Agreed = 1
+					}
+				}
+			}
+			cell := ProbeCell{Prober: s.Prober, Zone: i.row.Zone}
+			sum := all[cell]
+			sum.add(n, 1)
+			all[cell] = sum
+		}
+	}
+	return all
+}
