@@ -60,7 +60,8 @@ func forEnvoy(c *clusterv3.Cluster, p views.Protocol) error {
 }
 
 // trueLocalities groups members by where they really are; their weights are
-// those of the endpoints, which Envoy honours across localities.
+// those of the endpoints, which Envoy honours across localities. That of a
+// locality is there for who reads an assignment by the rules of all clients.
 func trueLocalities(ps []placed) []locality {
 	type place struct {
 		tier         tier
@@ -77,6 +78,7 @@ func trueLocalities(ps []placed) []locality {
 			ls = append(ls, locality{region: at.region, zone: at.zone, tier: at.tier, level: p.level})
 		}
 		ls[i].members = append(ls[i].members, p)
+		ls[i].weight += p.weight
 	}
 	slices.SortFunc(ls, func(a, b locality) int {
 		return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.region, b.region), cmp.Compare(a.zone, b.zone))
