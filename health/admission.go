@@ -45,6 +45,9 @@ func (e *Evaluator) putBack(i *instance, c charge, now time.Time) {
 	i.stopRamp()
 	e.members--
 	e.callers.moved(i)
+	// From here on it has to earn its admission by another class.
+	i.cadence.follow(now, i.callersLead())
+	i.seen.primary = i.primaryClass()
 }
 
 // admit makes a new instance a member where the rules of HEALTH.md §5 allow it,

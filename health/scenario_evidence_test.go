@@ -252,7 +252,7 @@ func (s *scenario) callAll() {
 				n = &counting{}
 				c.counts[v.UID] = n
 			}
-			n.calls += c.rate * float64(len(set)) * tick.Seconds() * float64(v.Weight) / sum
+			n.calls += c.rate * float64(len(set)) * s.tick.Seconds() * float64(v.Weight) / sum
 		}
 		if !c.next.After(s.now) {
 			s.report(c)

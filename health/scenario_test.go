@@ -73,6 +73,8 @@ type activity struct {
 type scenario struct {
 	e          *Evaluator
 	epoch, now time.Time
+	tick       time.Duration
+	each       func(Judgement) // sees every judgement, where it is set
 	rows       map[registry.UID]registry.InstanceChange
 	contract   registry.Contract
 	activities []*activity
@@ -87,7 +89,7 @@ var scenarioName = registry.Name{Namespace: "shop", Service: "checkout"}
 func newScenario() *scenario {
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := &scenario{
-		epoch: epoch, now: epoch, rows: make(map[registry.UID]registry.InstanceChange), waits: make(map[registry.UID]Wait),
+		epoch: epoch, now: epoch, tick: tick, rows: make(map[registry.UID]registry.InstanceChange), waits: make(map[registry.UID]Wait),
 	}
 	s.e = New(scenarioName, epoch, Memory{})
 	return s
@@ -308,7 +310,7 @@ func (s *scenario) remove(f []string) error {
 
 func (s *scenario) run(d time.Duration) {
 	for end := s.now.Add(d); s.now.Before(end); {
-		s.now = s.now.Add(tick)
+		s.now = s.now.Add(s.tick)
 		for _, a := range s.activities {
 			for ; !a.next.After(s.now); a.next = a.next.Add(a.every) {
 				if a.what == "renew" {
@@ -344,6 +346,9 @@ func (s *scenario) restart(f []string) error {
 		c.Instances = append(c.Instances, ic)
 	}
 	s.e.Load(c)
+	for _, p := range s.probers {
+		clear(p.told) // the contract's cadence, until it is said otherwise
+	}
 	s.skip()
 	s.judge()
 	return nil
@@ -360,6 +365,9 @@ func (s *scenario) skip() {
 
 func (s *scenario) judge() {
 	o := s.e.Judge(s.now)
+	if s.each != nil {
+		s.each(o)
+	}
 	for _, tr := range o.Transitions {
 		what := ""
 		switch {
