@@ -14,9 +14,6 @@ const (
 	// replayedReporters is as how many reporters a group is replayed at most: into
 	// so many pools small ones are summed (HEALTH.md §2).
 	replayedReporters = poolCount
-	// blinks is from how many turns on a class is taken to blink all the minute
-	// long; with fewer it is taken to have been one way first, and then the other.
-	blinks = 3
 )
 
 // Replay hands out what the minute holds as it may have been heard: step by
@@ -44,13 +41,13 @@ func (m *Minute) Replay(hear func(now time.Time, samples []Sample, outcomes []Ou
 func (i *InstanceMinute) samples(m *Minute, emit func(Sample)) {
 	for k := range i.Probes {
 		p := &i.Probes[k]
-		results := sequence(p.Counts[:], int(p.Newest), p.Turns)
+		results := sequence(p.Counts[:], int(p.Newest), func(v int) bool { return v == int(ProbeOK) }, int(p.Turns))
 		p.Span.spread(len(results), func(n int, at time.Duration) {
 			emit(Sample{UID: i.UID, Class: registry.ClassProbe, At: m.Start.Add(at), Prober: m.Probers[p.Prober], Result: ProbeResult(results[n])})
 		})
 	}
 	s := &i.Self
-	words := sequence(s.Counts[:], int(s.Newest), 0)
+	words := sequence(s.Counts[:], int(s.Newest), func(v int) bool { return v == int(s.Newest) }, 1)
 	s.Span.spread(len(words), func(n int, at time.Duration) {
 		out := Sample{UID: i.UID, Class: registry.ClassSelf, At: m.Start.Add(at), Status: SelfStatus(words[n]), Interval: s.Interval}
 		if words[n] == int(s.Newest) {
@@ -69,33 +66,44 @@ func (m *Minute) degraded(bits uint8) (names []string) {
 	return names
 }
 
-// sequence orders counted values: what is not the newest first, in its order;
-// or, where they took turns all the time, evenly mixed.
-func sequence(counts []uint8, newest int, turns uint8) []int {
-	var others, last []int
+// sequence orders counted values so that they change sides as often as they did:
+// runs of one side and the other take turns, as even as the counts allow, and
+// the newest value comes last. Of what changed sides without its turns being
+// counted, the newest side came once.
+func sequence(counts []uint8, newest int, side func(v int) bool, turns int) []int {
+	var same, other []int
 	for v, n := range counts {
 		for range n {
-			if v == newest {
-				last = append(last, v)
-			} else {
-				others = append(others, v)
+			switch {
+			case side(v) != side(newest):
+				other = append(other, v)
+			case v != newest:
+				same = append([]int{v}, same...)
+			default:
+				same = append(same, v)
 			}
 		}
 	}
-	if turns < blinks {
-		return append(others, last...)
+	switch {
+	case len(other) == 0:
+		return same
+	case len(same) == 0:
+		return other
 	}
-	all, part := len(others)+len(last), len(others)
-	mixed := make([]int, 0, all)
-	for k := range all {
-		// One of the others comes whenever their share has grown by one.
-		if (k+1)*part/all > k*part/all {
-			mixed, others = append(mixed, others[0]), others[1:]
+	turns = max(turns, 1)
+	for turns > 1 && ((turns+1)/2 > len(other) || turns/2+1 > len(same)) {
+		turns-- // counts that do not tell of so many
+	}
+	out := make([]int, 0, len(same)+len(other))
+	part := func(of []int, k, parts int) { out = append(out, of[len(of)*k/parts:len(of)*(k+1)/parts]...) }
+	for k := range turns + 1 {
+		if left := turns - k; left%2 == 0 { // of the newest side, as the last one is
+			part(same, turns/2-left/2, turns/2+1)
 		} else {
-			mixed, last = append(mixed, last[0]), last[1:]
+			part(other, (turns+1)/2-(left+1)/2, (turns+1)/2)
 		}
 	}
-	return mixed
+	return out
 }
 
 // spread gives n events their times, evenly between the first and the last.

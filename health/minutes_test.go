@@ -375,3 +375,36 @@ func TestAShadowIsJudgedByItsContract(t *testing.T) {
 		}
 	}
 }
+
+// TestASequenceTurnsAsOften: what was counted comes back, with the newest last,
+// and as many turns as there were.
+func TestASequenceTurnsAsOften(t *testing.T) {
+	isOK := func(v int) bool { return v == int(ProbeOK) }
+	rapid.Check(t, func(t *rapid.T) {
+		heard := rapid.SliceOfN(rapid.IntRange(int(ProbeOK), int(ProbeTimeout)), 1, 30).Draw(t, "heard")
+		var counts [ProbeWrongIdentity + 1]uint8
+		turns := func(values []int) (n int) {
+			for k := 1; k < len(values); k++ {
+				if isOK(values[k]) != isOK(values[k-1]) {
+					n++
+				}
+			}
+			return n
+		}
+		for _, v := range heard {
+			counts[v]++
+		}
+		newest := heard[len(heard)-1]
+		got := sequence(counts[:], newest, isOK, turns(heard))
+		var again [ProbeWrongIdentity + 1]uint8
+		for _, v := range got {
+			again[v]++
+		}
+		if again != counts || got[len(got)-1] != newest || turns(got) != turns(heard) {
+			t.Fatalf("heard %v, replayed %v", heard, got)
+		}
+	})
+	if got := sequence([]uint8{0, 4, 0, 2}, 1, isOK, 4); fmt.Sprint(got) != "[1 3 1 3 1 1]" {
+		t.Errorf("%v", got)
+	}
+}
