@@ -195,24 +195,17 @@ func lowerMedian(values []float64) float64 {
 	return values[(len(values)-1)/2]
 }
 
-// read also returns how close anything came to a line.
-func (m *callersModel) read(uid registry.UID, uids []registry.UID, sibling func(registry.UID) bool, now time.Time, q callersQuestion) (callersReading, float64) {
-	l := &lines{closest: math.Inf(1)}
-	var r callersReading
-	least, leastBad, allBad, allCount, primary := 5.0, 2.0, 8.0, 0.0, 20.0
-	if q.trial {
-		least, leastBad, allBad, allCount = 1, 1, 3, 5
-	}
-	if q.trial || q.ramping {
-		primary = 5
-	}
-	type group struct {
-		members []Reporter
-		kinds   map[ReporterKind]bool
-		sum     tally
-	}
-	var groups []*group
-	pools := map[uint64]*group{}
+// modelGroup is a reporter, or a pool of small ones.
+type modelGroup struct {
+	members []Reporter
+	kinds   map[ReporterKind]bool
+	sum     tally
+}
+
+// groups lists who speaks of an instance, and adds up what they say.
+func (m *callersModel) groups(uid registry.UID, now time.Time, least float64, l *lines, r *callersReading) []*modelGroup {
+	var groups []*modelGroup
+	pools := map[uint64]*modelGroup{}
 	for key, x := range m.cells {
 		if key.uid != uid {
 			continue
@@ -230,7 +223,7 @@ func (m *callersModel) read(uid registry.UID, uids []registry.UID, sibling func(
 		if !l.reach(t.samples, 0.1) {
 			continue
 		}
-		g := &group{kinds: map[ReporterKind]bool{}}
+		g := &modelGroup{kinds: map[ReporterKind]bool{}}
 		if !l.reach(t.samples, least) {
 			k := rankOf(&key.by) % poolCount
 			if pools[k] == nil {
@@ -249,10 +242,24 @@ func (m *callersModel) read(uid registry.UID, uids []registry.UID, sibling func(
 			groups = append(groups, g)
 		}
 	}
+	return groups
+}
+
+// read also returns how close anything came to a line.
+func (m *callersModel) read(uid registry.UID, uids []registry.UID, sibling func(registry.UID) bool, now time.Time, q callersQuestion) (callersReading, float64) {
+	l := &lines{closest: math.Inf(1)}
+	var r callersReading
+	least, leastBad, allBad, allCount, primary := 5.0, 2.0, 8.0, 0.0, 20.0
+	if q.trial {
+		least, leastBad, allBad, allCount = 1, 1, 3, 5
+	}
+	if q.trial || q.ramping {
+		primary = 5
+	}
 	var scores, excesses, medians []float64
 	var together tally
 	onlyGRPC, others := true, 0
-	for _, g := range groups {
+	for _, g := range m.groups(uid, now, least, l, &r) {
 		var siblings []float64
 		for _, s := range uids {
 			var sum tally
