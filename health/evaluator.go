@@ -19,6 +19,7 @@ type Evaluator struct {
 	// Fixed after New.
 	name  registry.Name
 	start time.Time
+	ask   asked
 
 	terms     *terms            // of the contract that is in effect everywhere
 	zoneTerms map[string]*terms // and of another one where that is in effect
@@ -51,7 +52,7 @@ type Evaluator struct {
 // was loaded. Memory is what a checkpoint remembered; the zero Memory admits
 // all that Load brings.
 func New(name registry.Name, start time.Time, memory Memory) *Evaluator {
-	return &Evaluator{
+	e := &Evaluator{
 		name:      name,
 		start:     start,
 		terms:     termsOf(registry.Contract{}),
@@ -59,6 +60,17 @@ func New(name registry.Name, start time.Time, memory Memory) *Evaluator {
 		instances: make(map[registry.UID]*instance),
 		memory:    memory,
 	}
+	e.ask = asked{
+		find: func(uid registry.UID) *instance { return e.instances[uid] }, touch: e.touch, sibling: e.sibling,
+	}
+	return e
+}
+
+// asked are the evaluator's functions that the callers' table calls, made once.
+type asked struct {
+	find    func(registry.UID) *instance
+	touch   func(*instance)
+	sibling func(*instance) bool
 }
 
 // Name is the service that the evaluator judges.
@@ -255,7 +267,7 @@ func (s *Sample) acceptable(now time.Time) bool {
 // entries were refused: of an unknown instance, without meaning, from the
 // future, or of a backlog.
 func (e *Evaluator) ObserveOutcomes(now time.Time, o *Outcomes) (refused int) {
-	return e.callers.hear(now, o, func(uid registry.UID) *instance { return e.instances[uid] }, e.touch)
+	return e.callers.hear(now, o, e.ask.find, e.ask.touch)
 }
 
 // Stand takes what the region's observers make of themselves. The value is

@@ -161,7 +161,7 @@ type Hold struct {
 // Explain returns the last verdict on every instance with its evidence, by UID,
 // unadmitted ones included.
 func (e *Evaluator) Explain(now time.Time) []Explanation {
-	e.callers.settle(now, e.sibling)
+	e.callers.settle(now, e.ask.sibling)
 	all := e.sorted()
 	xs := make([]Explanation, len(all))
 	for k, i := range all {

@@ -16,7 +16,7 @@ func (e *Evaluator) Judge(now time.Time) Judgement {
 	var o Judgement
 	e.steadiestKnown = false
 	if len(e.touched) > 0 {
-		e.callers.settle(now, e.sibling)
+		e.callers.settle(now, e.ask.sibling)
 		e.stepLeases(now)
 		e.judgeTouched(now, &o)
 	}
