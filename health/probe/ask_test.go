@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -50,7 +51,8 @@ func TestWaysOfDialling(t *testing.T) {
 		"kernel's limit": {func(w *world) { w.breakUs(syscall.ETIMEDOUT) }, probe.TimedOut, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
 				row.arrange(w)
 				r := w.askOnce(w.config(), target("i1", at))
 				if r.Outcome != row.want || !strings.Contains(r.Detail, row.detail) || r.Address != at {
@@ -124,7 +126,8 @@ func TestHTTP(t *testing.T) {
 		"slow body":       {dribbling("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"), probe.TimedOut, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
 				w.listen(at, row.serve)
 				r := w.askOnce(w.config(), target("i1", at, overHTTP))
 				if r.Outcome != row.want || !strings.Contains(r.Detail, row.detail) {
@@ -145,7 +148,8 @@ func TestHTTP(t *testing.T) {
 
 // TestHTTPRequest: what an instance sees.
 func TestHTTPRequest(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		seen := make(chan *http.Request, 1)
 		w.listen(at, func(c net.Conn) {
 			if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
@@ -212,7 +216,8 @@ func TestGRPC(t *testing.T) {
 		}, probe.Failed, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
 				row.arrange(w)
 				r := w.askOnce(w.config(), target("i1", at, overGRPC))
 				if r.Outcome != row.want || !strings.Contains(r.Detail, row.detail) {
@@ -228,7 +233,8 @@ func TestGRPC(t *testing.T) {
 
 // TestGRPCAnswerWithoutEnd: a body without an end is read up to a bound.
 func TestGRPCAnswerWithoutEnd(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		var protocols http.Protocols
 		protocols.SetUnencryptedHTTP2(true)
 		l := w.listener(at)
@@ -275,7 +281,8 @@ func TestNames(t *testing.T) {
 		"resolver away": {nil, &net.DNSError{Err: "server misbehaving", IsTemporary: true}, good, probe.NoWord, "could not be looked up", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
 				row.arrange(w)
 				c := w.config()
 				c.Lookup = func(_ context.Context, host string) ([]netip.Addr, error) {
@@ -347,7 +354,8 @@ func TestTargetsThatAreNotAsked(t *testing.T) {
 		"nobody to expect":    {func(m *healthv1.Target) { m.DialBack = true }, "no identity"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
 				r := w.askOnce(w.config(), target("i1", at, row.edit))
 				if r.Outcome != probe.NoWord || !strings.Contains(r.Detail, row.reason) {
 					t.Errorf("%v %q, want a refusal with %q", r.Outcome, r.Detail, row.reason)
@@ -367,7 +375,8 @@ func TestLoopbackInDevelopment(t *testing.T) {
 		"224.0.0.1:80": probe.NoWord, "[64:ff9b::7f00:1]:80": probe.NoWord,
 	} {
 		t.Run(a, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
 				w.listen(a, func(net.Conn) {})
 				c := w.config()
 				c.AllowLoopback = true
@@ -381,7 +390,8 @@ func TestLoopbackInDevelopment(t *testing.T) {
 
 // TestStateChanges: one event for each change of outcome or detail.
 func TestStateChanges(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		var told []string
 		c := w.config()
 		c.Events.Changed = func(r probe.Result, before probe.Outcome) {

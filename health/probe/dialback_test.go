@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sightlinedev/sightline/health/probe"
@@ -74,7 +75,8 @@ func TestDialBack(t *testing.T) {
 		}, probe.TimedOut, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
 				ca := authority(t)
 				w.listen(at, row.serve(t, ca))
 				c := w.config()
@@ -114,7 +116,8 @@ func TestDialBack(t *testing.T) {
 // TestUnprovedAddress: it is not probed before its dial-back worked, and never
 // by a prober that cannot make one.
 func TestUnprovedAddress(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.plane.assign(full(1, target("i1", at, dialBack)))
 		_, stop := w.run(w.config())
 		time.Sleep(20 * time.Second)
@@ -123,7 +126,8 @@ func TestUnprovedAddress(t *testing.T) {
 			t.Errorf("a prober without an SVID connected to %v", w.dialled)
 		}
 	})
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		ca := authority(t)
 		c := w.config()
 		c.SVID = source(t, ca, "spiffe://prod.example/sightline/prober/p1")
@@ -154,7 +158,8 @@ func TestUnprovedAddress(t *testing.T) {
 // TestDialBackBudget: what one identity can make a prober connect to is
 // bounded, and another's is not used up by it.
 func TestDialBackBudget(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		ca := authority(t)
 		c := w.config()
 		c.SVID = source(t, ca, "spiffe://prod.example/sightline/prober/p1")

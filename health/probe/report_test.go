@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,7 +22,8 @@ import (
 // TestReports: ids are bound once, results arrive soon and with their true age,
 // and the stream is never silent.
 func TestReports(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		list := many(300)
 		w.listen(list[0].GetAddress()+":80", func(net.Conn) {})
 		w.plane.assign(full(5, list...))
@@ -71,7 +73,8 @@ func TestReports(t *testing.T) {
 // TestNewsTravelsFast: a change is not kept for the next batch, and many changes
 // do not make many batches.
 func TestNewsTravelsFast(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		list := many(400)
 		w.plane.assign(full(1, list...))
 		_, stop := w.run(w.config())
@@ -110,7 +113,8 @@ func TestNewsTravelsFast(t *testing.T) {
 // TestEmptyBatches: a prober without a target speaks at least every 2 s, and
 // not in step.
 func TestEmptyBatches(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.plane.assign(full(1))
 		_, stop := w.run(w.config())
 		time.Sleep(60 * time.Second)
@@ -138,7 +142,8 @@ func TestBrokenStream(t *testing.T) {
 		gap  bool // in what arrives
 	}{"short": {3 * time.Second, false}, "long": {60 * time.Second, true}} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
 				w.plane.assign(full(1, target("i1", at, every(time.Second, 500*time.Millisecond))))
 				var lost, opened atomic.Int32 // events come from both streams
 				c := w.config()
@@ -190,7 +195,8 @@ func TestBrokenStream(t *testing.T) {
 
 // TestAwayForLong: the assignment is kept for a while, and then given up.
 func TestAwayForLong(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.plane.assign(full(7, target("i1", at)))
 		p, stop := w.run(w.config())
 		time.Sleep(20 * time.Second)
@@ -227,7 +233,8 @@ func TestAwayForLong(t *testing.T) {
 // TestManyIds: a stream that has bound more than its share is replaced, without
 // a word of loss.
 func TestManyIds(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		c := w.config()
 		c.Limits.Targets, c.Limits.Bound = 10, 20
 		var tallies int
@@ -272,7 +279,8 @@ func TestManyIds(t *testing.T) {
 
 // TestBigAssignment: frames stay under what a report may have.
 func TestBigAssignment(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.plane.assign(full(1, many(12000)...))
 		_, stop := w.run(w.config())
 		time.Sleep(6 * time.Second)
@@ -292,7 +300,8 @@ func TestBigAssignment(t *testing.T) {
 
 // TestMetrics: every counter is on the page, by its name.
 func TestMetrics(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.plane.assign(full(1, target("i1", at)))
 		p, stop := w.run(w.config())
 		time.Sleep(10 * time.Second)

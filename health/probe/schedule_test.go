@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sightlinedev/sightline/health/probe"
@@ -26,7 +27,8 @@ func TestCadence(t *testing.T) {
 	const n = 200
 	phases := map[string][]time.Duration{}
 	for _, name := range []string{"p1", "p2"} {
-		bubble(t, func(t *testing.T, w *world) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
 			w.plane.assign(full(1, many(n)...))
 			c := w.config()
 			c.Name = name
@@ -80,7 +82,8 @@ func TestCadence(t *testing.T) {
 
 // TestChangeOfCadence: a confirmation becomes full cadence at once.
 func TestChangeOfCadence(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.plane.assign(full(1, target("i1", at, every(10*time.Second, time.Second))))
 		_, stop := w.run(w.config())
 		defer stop()
@@ -104,7 +107,8 @@ func TestChangeOfCadence(t *testing.T) {
 // TestAssignmentChanges: what is taken away is not asked, what is changed is
 // asked where it is now, what stays keeps its turn.
 func TestAssignmentChanges(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		var told []string
 		c := w.config()
 		c.Events.Assigned = func(g uint64, n int) { told = append(told, fmt.Sprintf("%d:%d", g, n)) }
@@ -139,7 +143,8 @@ func TestAssignmentChanges(t *testing.T) {
 // TestFullAssignmentInParts: what any of them names keeps its schedule and its
 // state, and the rest goes.
 func TestFullAssignmentInParts(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		changed := map[string]int{}
 		c := w.config()
 		c.Events.Changed = func(r probe.Result, _ probe.Outcome) { changed[r.UID]++ }
@@ -169,7 +174,8 @@ func TestFullAssignmentInParts(t *testing.T) {
 // others are asked at their cadence, and the hanging ones often enough not to
 // fall silent.
 func TestDeadZone(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		const hanging, room = 200, 80
 		list := many(hanging + 20)
 		for _, m := range list[:hanging] {
@@ -201,7 +207,8 @@ func TestDeadZone(t *testing.T) {
 
 // TestNoGoroutinePerTarget: an assignment costs memory, not goroutines.
 func TestNoGoroutinePerTarget(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.plane.assign(full(1, many(5000, every(time.Minute, time.Second))...))
 		before := runtime.NumGoroutine()
 		_, stop := w.run(w.config())
@@ -215,7 +222,8 @@ func TestNoGoroutinePerTarget(t *testing.T) {
 
 // TestTooManyTargets: what is over the limit is named, and the rest is asked.
 func TestTooManyTargets(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		var unusable []string
 		c := w.config()
 		c.Limits.Targets = 3
@@ -233,7 +241,8 @@ func TestTooManyTargets(t *testing.T) {
 // TestAnUnusableChange: a target that changes into one that cannot be asked is
 // no longer asked where it was.
 func TestAnUnusableChange(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.plane.assign(full(1, target("i1", at)))
 		_, stop := w.run(w.config())
 		defer stop()
@@ -251,7 +260,8 @@ func TestAnUnusableChange(t *testing.T) {
 // TestPausedProber: failures of probes that were in flight while the prober did
 // not run are silence.
 func TestPausedProber(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.set(w.hang, at)
 		other := "10.0.0.9:80"
 		w.listen(other, func(net.Conn) {})
@@ -291,7 +301,8 @@ func TestPausedProber(t *testing.T) {
 // TestFullRoomLetsGo: with one place, a target that hangs does not stop the
 // other from being asked.
 func TestFullRoomLetsGo(t *testing.T) {
-	bubble(t, func(t *testing.T, w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
 		w.set(w.hang, at)
 		c := w.config()
 		c.Limits.InFlight = 1
@@ -316,7 +327,8 @@ func TestBadCadence(t *testing.T) {
 		"timeout over the interval": {2 * time.Second, time.Hour, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, w *world) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
 				w.set(w.hang, at)
 				w.plane.assign(full(1, target("i1", at, every(row.interval, row.timeout))))
 				_, stop := w.run(w.config())

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -46,15 +45,13 @@ type dialled struct {
 	at time.Time
 }
 
-// bubble runs a test in a bubble with a world.
-func bubble(t *testing.T, fn func(*testing.T, *world)) {
+// newWorld is called inside the bubble that its test runs in.
+func newWorld(t *testing.T) *world {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, plane: newPlane(), listeners: map[netip.AddrPort]*bufconn.Listener{},
-			hang: map[netip.AddrPort]bool{}, unreachable: map[netip.AddrPort]bool{}}
-		w.client = w.plane.serve(t)
-		fn(t, w)
-	})
+	w := &world{t: t, plane: newPlane(), listeners: map[netip.AddrPort]*bufconn.Listener{},
+		hang: map[netip.AddrPort]bool{}, unreachable: map[netip.AddrPort]bool{}}
+	w.client = w.plane.serve(t)
+	return w
 }
 
 // listen serves an address with a function per connection.
