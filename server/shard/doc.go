@@ -6,9 +6,14 @@
 // goroutine. Input is submitted to the shard's inbox from any goroutine and
 // never waits: the inbox keeps the newest row of each changed service and
 // instance, the newest renewal of each instance, and a bounded number of
-// samples. What a full inbox drops is only what is lossy by contract: registry
-// changes, renewals and an instance's word against itself are always kept
-// (STORE.md §6).
+// samples and counts. What a full inbox drops is only what is lossy by contract:
+// registry changes, renewals, an instance's word against itself and a refused
+// connection that a prober met are always kept (STORE.md §6). An inbox that is
+// half full is taken in before the next tick, and judged at it.
+//
+// What spans services is judged by one loop of its own (observers.go): shards
+// hand it a tally of each service at every tick, and read its stance as one
+// value at the next.
 //
 // One withdrawal travels: Submit, Evaluator.Observe, Evaluator.Judge,
 // Assembler.Apply, Publisher.Publish, and then each feed (DESIGN.md §3). For
