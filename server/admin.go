@@ -28,6 +28,7 @@ func (s *Server) newAdmin() *admin.Server {
 		Taps: s.taps, API: s.cfg.Limits.API,
 		Record: s.writer.Record, ReleaseSource: s.writer.Confirm, Holders: s.holders,
 		ReleaseQuarantine: s.shards.ReleaseQuarantine, Stance: s.shards.Stance, ReleaseBrake: s.releaseBrake,
+		TestContract: s.testContract,
 	})
 }
 
@@ -36,7 +37,7 @@ func (s *Server) releaseBrake(context.Context) (bool, error) { return s.shards.R
 func (s *Server) inspect(ctx context.Context, n registry.Name) (admin.Inspection, bool, error) {
 	var i shard.Inspection
 	i, ok, err := s.shards.Inspect(ctx, n)
-	return admin.Inspection{Instances: i.Instances, Until: i.Until, Why: i.Why}, ok, err
+	return admin.Inspection{Instances: i.Instances, Until: i.Until, Why: i.Why, Third: i.Third, Rollout: adminRollout(i.Rollout)}, ok, err
 }
 
 // holders lists the xDS streams that know a service; a Watch stream has no names.

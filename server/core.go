@@ -123,7 +123,8 @@ func (s *Server) buildCore(context.Context) error {
 			func(p views.Publication) { s.watch.Publish(p) },
 			s.store.PutView, s.report.published,
 		},
-		SaveCheckpoint: s.store.SaveCheckpoint, AgedOut: s.agedOut, Events: s.shardEvents(),
+		SaveCheckpoint: s.store.SaveCheckpoint, SaveMinute: s.store.SaveMinute, Minutes: s.store.Minutes,
+		AgedOut: s.agedOut, Events: s.shardEvents(),
 	})
 	s.writer.Full(func(c registry.Change) { s.boot.Services = append(s.boot.Services, c) })
 	return nil

@@ -61,6 +61,7 @@ func (s *Server) shardEvents() shard.Events {
 		Contract:         func(n registry.Name, c registry.Contract, zone string) { s.reports.Contract(n, c, zone) },
 		Probing:          func(n registry.Name, p []health.Probing) { s.reports.Probing(n, p) },
 		Stance:           s.stance,
+		Rollout:          r.rollout,
 		ObserverIncident: r.observerIncident,
 		HealthIncident: func(n registry.Name, i health.Incident) {
 			r.incident(i.Kind.String(), n.String(), "", i.Detail)

@@ -26,6 +26,8 @@ type Inspection struct {
 	// Rollout is a changed contract that is not in effect everywhere; nil: the
 	// newest is.
 	Rollout *Rollout
+	// Third is how much of the service callers' word alone holds out.
+	Third health.Third
 }
 
 // Instance returns what is known of one instance.
@@ -97,6 +99,6 @@ func ask[T any](ctx context.Context, s *Set, n registry.Name, f func(*service) T
 func (s *service) inspect(now time.Time) *Inspection {
 	return &Inspection{
 		Name: s.name, Instances: s.evaluator.Explain(now), Published: s.held,
-		Wanted: s.assembler.Candidate().View, Until: s.publishAt, Why: s.why, Rollout: s.inspectRollout(),
+		Wanted: s.assembler.Candidate().View, Until: s.publishAt, Why: s.why, Rollout: s.inspectRollout(), Third: s.evaluator.CallersThird(),
 	}
 }
