@@ -44,7 +44,9 @@ type LoadReport struct {
 	At       time.Time     // when it arrived: the end of the interval
 	Interval time.Duration // as the client measured it; over 0, at most 5 s
 	Service  views.Name
-	Entries  []LoadEntry // each uid once, in no particular order; at least one has a count
+	// Entries hold each uid once, in no particular order, and at least one count.
+	// None at all: the caller, which called the service a moment ago, called nobody.
+	Entries []LoadEntry
 }
 
 // LoadEntry is a caller's counts on one instance.

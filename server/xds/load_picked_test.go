@@ -77,8 +77,9 @@ func TestNeverPicked(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		h.calls("i1", "i2")
 		l.expect(w, "grpc shop/checkout i1:9/9/0/0@100 i2:9/9/0/0@100 i3:0/0/0/0@100")
+		time.Sleep(2 * time.Second)
 		h.calls() // nobody was called: nobody was passed over
-		l.expect(w)
+		l.expect(w, "grpc shop/checkout")
 
 		// One more, and one with less weight: not yet known of them.
 		w.put(svc("checkout.shop", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"))

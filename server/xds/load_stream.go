@@ -44,6 +44,8 @@ type loadStream struct {
 	taken []taken // parts of the report at hand
 	given []given
 	slots []int32
+	last  time.Time                // of the report before this one
+	spoke map[views.Name]time.Time // when calls to a service were last reported
 }
 
 // taken is what a Cluster's part of a report says of a service.
@@ -76,8 +78,9 @@ func (s *Server) loads(conn grpc.ServerStream) error {
 	}
 	l := &loadStream{
 		srv: s, conn: conn, who: who, scope: s.scopeOf(who), key: s.connection(ctx), opened: time.Now(),
-		end: func(reason error) { tell(ctx, reason); cancel(reason) },
-		msg: loadMessage{wantNode: true, limit: s.cfg.Limits.LoadReportBytes},
+		spoke: make(map[views.Name]time.Time),
+		end:   func(reason error) { tell(ctx, reason); cancel(reason) },
+		msg:   loadMessage{wantNode: true, limit: s.cfg.Limits.LoadReportBytes},
 	}
 	if err := s.enterLoads(l); err != nil {
 		return err
@@ -207,9 +210,10 @@ func (l *loadStream) refuse(ctx context.Context, reason error) error {
 
 // take hands on what the report at hand says, one service at a time.
 func (l *loadStream) take(now time.Time) {
-	if l.srv.cfg.Loads == nil || len(l.msg.parts) == 0 {
+	if l.srv.cfg.Loads == nil {
 		return
 	}
+	defer func() { l.last = now }()
 	if !l.msg.timely() {
 		l.dropped(views.Name{}, DropInterval, len(l.msg.rows))
 		return
@@ -230,6 +234,29 @@ func (l *loadStream) take(now time.Time) {
 		t := &l.taken[i]
 		l.srv.cfg.Loads(LoadReport{Who: l.who, Kind: l.loadKind(), At: now, Interval: t.interval, Service: t.service, Entries: t.entries})
 		*t = taken{}
+	}
+	l.calledNobody(snap, now)
+}
+
+// spokenFor is how long a service that is missing from a client's reports is
+// still known to be one that it calls.
+const spokenFor = 30 * time.Second
+
+// calledNobody reports, of services that the client called a moment ago and that
+// this report does not name, that it called nobody: clients leave out what is
+// idle, and what follows on what must not be lost by that.
+func (l *loadStream) calledNobody(snap *views.Snapshot, now time.Time) {
+	interval := now.Sub(l.last)
+	for n, at := range l.spoke {
+		if at.Equal(now) {
+			continue
+		}
+		v := snap.Get(n)
+		if v == nil || now.Sub(at) > spokenFor || !l.scope(v) {
+			delete(l.spoke, n)
+		} else if interval > 0 && interval <= maxLoadInterval {
+			l.srv.cfg.Loads(LoadReport{Who: l.who, Kind: l.loadKind(), At: now, Interval: interval, Service: n})
+		}
 	}
 }
 
@@ -259,6 +286,7 @@ func (l *loadStream) takePart(snap *views.Snapshot, p *loadPart, now time.Time) 
 		l.dropped(p.name.service, DropUnknown, len(rows))
 		return taken{}
 	}
+	l.spoke[v.Name] = now // also when its calls cannot be told apart
 	t := taken{service: v.Name, interval: p.interval}
 	if l.kind.envoy {
 		t.entries = l.byAddress(v, port, rows, now.Add(-p.interval), now)

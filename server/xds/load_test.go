@@ -206,9 +206,22 @@ func TestLoadReportsOfEachKindOfClient(t *testing.T) {
 			r.repeat = c.repeat
 			r.send(c.sent) // Node and Envoy have counts in their first request
 			l.expect(w, c.want...)
-			r.send() // idle: nothing at all, or nothing but zeros
-			r.send(cluster("checkout.shop", locality("i1"), locality("i2")))
-			r.send(cluster("checkout.shop"))
+			idle := strings.Fields(c.want[0])[0] + " shop/checkout"
+			for _, nothing := range [][]*endpointv3.ClusterStats{nil, {cluster("checkout.shop", locality("i1"), locality("i2"))}, {cluster("checkout.shop")}} {
+				time.Sleep(2 * time.Second)
+				r.send(nothing...) // nothing at all, or nothing but zeros
+				l.expect(w, idle)
+			}
+			time.Sleep(6 * time.Second)
+			r.send() // one was missing: that it called nobody says nothing
+			l.expect(w)
+			time.Sleep(2 * time.Second)
+			r.send()
+			l.expect(w, idle)
+			time.Sleep(20 * time.Second)
+			r.send()
+			time.Sleep(2 * time.Second)
+			r.send()
 			l.expect(w)
 			r.send(c.sent)
 			l.expect(w, c.want...)

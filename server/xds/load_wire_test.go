@@ -225,7 +225,7 @@ func BenchmarkLoadReport(b *testing.B) {
 		wire  []byte
 	}{"grpc": {"gRPC Go", localities(b, n)}, "envoy": {"envoy", endpoints(b, n)}} {
 		b.Run(name, func(b *testing.B) {
-			l := &loadStream{srv: s, who: who, scope: s.scopeOf(who), key: "c1", kind: kindOf(c.agent, false),
+			l := &loadStream{srv: s, who: who, scope: s.scopeOf(who), key: "c1", kind: kindOf(c.agent, false), spoke: make(map[views.Name]time.Time),
 				msg: loadMessage{limit: limits.Default().XDS.LoadReportBytes}}
 			taken = 0
 			b.ReportAllocs()
