@@ -76,3 +76,46 @@ func BenchmarkWithdrawal(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkOutcomes is a tick's part of evidence-ingest for one service: 133
+// instances, 45 reporters every two seconds, taken in and judged.
+func BenchmarkOutcomes(b *testing.B) {
+	const instances, reporters, ticks = 133, 45, 8
+	name := registry.Name{Namespace: "ns", Service: "s"}
+	zones := make(map[registry.UID]string)
+	var uids []registry.UID
+	for uid := registry.UID(1); uid <= instances; uid++ {
+		zones[uid] = fmt.Sprintf("z%d", uid%3)
+		uids = append(uids, uid)
+	}
+	var reports []*health.Outcomes
+	for k := range reporters {
+		reports = append(reports, callerReport(fmt.Sprintf("r%d", k), nil, uids...))
+	}
+	p := views.NewPublisher(views.PublisherConfig{Epoch: 1, Next: 1})
+	set := New(Config{Publish: p.Publish, Complete: func() { p.Complete() }})
+	sh := set.shards[0]
+	now := time.Now()
+	sh.loadService(zoned(name, 1, counted, zones), nil, nil)
+	counts, k := 0, 0
+	tick := func() {
+		now = now.Add(250 * time.Millisecond)
+		for range (reporters + ticks - 1) / ticks {
+			o := reports[k%reporters]
+			o.At = now
+			set.SubmitOutcomes(name, o)
+			counts += len(o.Entries)
+			k++
+		}
+		sh.wake(now)
+	}
+	for range 400 {
+		tick() // callers are primary
+	}
+	counts = 0
+	b.ReportAllocs()
+	for b.Loop() {
+		tick()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(counts), "ns/sample")
+}
