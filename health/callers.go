@@ -59,6 +59,9 @@ type callersQuestion struct {
 	// trial: after a withdrawal on callers' word, until the ramp of its return
 	// ends (HEALTH.md §3); ramping: a member within a ramp.
 	trial, ramping bool
+	// out and in are the lines; 0: those of the table's terms. A changed contract
+	// is in effect in some zones before others.
+	out, in float64
 }
 
 // callersReading is what callers say of one instance at one moment.

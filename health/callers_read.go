@@ -59,6 +59,7 @@ func (c *callers) read(i *instance, now time.Time, q callersQuestion) callersRea
 		return callersReading{few: true}
 	}
 	c.reopen(now)
+	q = c.lines(q)
 	var r callersReading
 	vs := c.gather(row, q, &r)
 	if row.cleared {
@@ -67,6 +68,14 @@ func (c *callers) read(i *instance, now time.Time, q callersQuestion) callersRea
 	c.weigh(row, vs, q, &r)
 	c.count(vs, q, &r)
 	return r
+}
+
+// lines fills in the lines of a question that names none.
+func (c *callers) lines(q callersQuestion) callersQuestion {
+	if q.out == 0 {
+		q.out, q.in = c.terms.out, c.terms.in
+	}
+	return q
 }
 
 // reopen settles again where something was heard since, or at another time: a
@@ -151,7 +160,7 @@ func (c *callers) weigh(row *callersRow, vs []voice, q callersQuestion, r *calle
 			continue
 		}
 		v.owed = true
-		if v.failures < failures || v.score < c.terms.out {
+		if v.failures < failures || v.score < q.out {
 			v.counts = c.plainlyCounts(row, v.pool-1, q)
 		}
 		if !v.counts {
@@ -159,7 +168,7 @@ func (c *callers) weigh(row *callersRow, vs []voice, q callersQuestion, r *calle
 		}
 	}
 	r.score = c.median(vs, func(v *voice) float64 { return v.score })
-	if r.score > c.terms.in {
+	if r.score > q.in {
 		c.settleOwed(row, vs, q)
 	}
 }
@@ -196,7 +205,7 @@ func (c *callers) count(vs []voice, q callersQuestion, r *callersReading) {
 			continue
 		}
 		r.counting++
-		v.against = v.failures >= least && v.score >= c.terms.out && v.score-v.median >= neededExcess(v)
+		v.against = v.failures >= least && v.score >= q.out && v.score-v.median >= neededExcess(v)
 		switch {
 		case v.against:
 			r.against++
@@ -208,7 +217,7 @@ func (c *callers) count(vs []voice, q callersQuestion, r *callersReading) {
 	}
 	r.excess = c.median(vs, func(v *voice) float64 { return v.score - v.median })
 	r.siblings = c.median(vs, func(v *voice) float64 { return v.median })
-	r.good = r.counting > 0 && r.excess <= c.terms.in
+	r.good = r.counting > 0 && r.excess <= q.in
 	r.application = r.against > 0 && grpcOnly && others >= minCounting
 	needed := float64(primarySamples)
 	if q.trial || q.ramping {
@@ -221,7 +230,7 @@ func (c *callers) count(vs []voice, q callersQuestion, r *callersReading) {
 		failures, samples = allFailuresTrial, allSamplesTrial
 	}
 	r.over = r.against >= minAgainst && 2*r.against > r.counting && together.failures >= failures &&
-		together.samples >= samples && together.score() >= c.terms.out
+		together.samples >= samples && together.score() >= q.out
 }
 
 // neededExcess is by how much a score must exceed its siblings' median: chance
@@ -256,6 +265,7 @@ func (c *callers) scores(i *instance, now time.Time, q callersQuestion) []Report
 		return nil
 	}
 	c.reopen(now)
+	q = c.lines(q)
 	var r callersReading
 	vs := c.gather(row, q, &r)
 	c.weigh(row, vs, q, &r)

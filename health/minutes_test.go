@@ -408,3 +408,25 @@ func TestASequenceTurnsAsOften(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestCallersLinesHoldByZone: a stricter line judges the zone that has it.
+func TestCallersLinesHoldByZone(t *testing.T) {
+	w := newWitness(8)
+	seven := func(uid registry.UID, _ time.Time) uint32 {
+		if uid == 3 || uid == 4 { // zones z0 and z1
+			return 7
+		}
+		return 0
+	}
+	lax := registry.Contract{CallersOut: 0.9, CallersIn: 0.4}
+	w.e.SetContract(w.now, lax, "")
+	w.hear(2*time.Minute, seven, probesOK)
+	if len(w.gone) != 0 {
+		t.Fatalf("out by a line of 90 %%: %+v", w.gone)
+	}
+	w.e.SetContract(w.now, registry.Contract{}, "z0")
+	w.hear(30*time.Second, seven, probesOK)
+	if w.gone[3].Rule != R4 || len(w.gone) != 1 {
+		t.Errorf("out in the zone of the stricter line: %+v", w.gone)
+	}
+}

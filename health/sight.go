@@ -70,7 +70,8 @@ func (e *Evaluator) lookAtProbes(i *instance, now time.Time) {
 
 // question is the bar under which callers are read.
 func (i *instance) question() callersQuestion {
-	return callersQuestion{trial: i.trial.onCallersWord, ramping: i.ramp.runs()}
+	t := &i.terms.callers
+	return callersQuestion{trial: i.trial.onCallersWord, ramping: i.ramp.runs(), out: t.out, in: t.in}
 }
 
 func (i *instance) supplies(c registry.EvidenceClass) bool { return i.profile.Supplies.Has(c) }

@@ -66,8 +66,9 @@ func (t *terms) probeSilence(confirming bool) time.Duration {
 
 // SetContract puts a contract into effect in one zone, or with an empty zone
 // everywhere: for every instance there is, and for those that come. Callers'
-// half-life and lines are the service's: they change with the contract that is
-// in effect everywhere.
+// half-life, and whether errors over LRS count, are the service's: reports are
+// added up across zones, so they change with the contract that is in effect
+// everywhere.
 func (e *Evaluator) SetContract(now time.Time, c registry.Contract, zone string) {
 	t := termsOf(c)
 	if zone != "" {
