@@ -61,6 +61,9 @@ func (e *Evaluator) decide(i *instance, now time.Time) finding {
 		e.silent,     // R6
 	} {
 		if f, fires := rule(i, now); fires {
+			if !f.state.Serving() {
+				e.wait(i, NoWait, charge{}, now) // it is out; nothing waits
+			}
 			return f
 		}
 	}
