@@ -69,6 +69,38 @@ func TestTour(t *testing.T) {
 	left(t, tmp, config)
 }
 
+// TestScenarios plays every scenario about verdicts. Each has a cast of its own,
+// and every claim holds.
+func TestScenarios(t *testing.T) {
+	for name, claims := range map[string][]string{
+		"grey":       {"withdrawn on its callers' word", "out of all 5 callers' sets", "tried at weight", "no relapse"},
+		"baddeploy":  {"none of the 5 entered", "the guard did not trip", "every caller still holds the 4 old ones", "enters at its first good evidence"},
+		"zonedead":   {"of the traffic", "the 8 instances of the other zones stay at full weight", "all 12 are eligible again"},
+		"flap":       {"quarantined at its fifth change", "the other 3 serve", "released, it is listed again"},
+		"blind":      {"4 of 4 are unknown, and 4 are listed", "are counted", "every caller still holds all 4", "all 4 are eligible again"},
+		"dependency": {"all 4 are degraded at half weight", "every caller still holds all 4", "have their whole weight again"},
+		"ramp":       {"7 steps to full weight", "no caller reconnected to the others", "agree on every set"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, tmp, config := start(t, "--scenario", name, "--assert", "--exit", "--speed", "2")
+			code, ended := p.Wait(6 * time.Minute)
+			if !ended || code != 0 {
+				t.Fatalf("it ended %v with %d:\n%s", ended, code, p.Output())
+			}
+			out := p.Output()
+			for _, claim := range append(claims, "no caller ever saw a version go back or a set go empty") {
+				if !strings.Contains(out, claim) {
+					t.Errorf("no claim %q", claim)
+				}
+			}
+			if strings.Contains(out, "FAILED") {
+				t.Error("a claim failed")
+			}
+			left(t, tmp, config)
+		})
+	}
+}
+
 // TestInterruptedWhileStarting ends at once and leaves nothing.
 func TestInterruptedWhileStarting(t *testing.T) {
 	p, tmp, config := start(t)

@@ -166,7 +166,7 @@ func (d *director) banner(failedStarting int) {
     in a second terminal:
       bin/sightline status
       bin/sightline resolve %[16]s/%[17]s
-      dig @127.0.0.1 -p %[18]s SRV _grpc._tcp.%[17]s.%[16]s.svc.%[5]s
+      dig @127.0.0.1 -p %[18]s SRV _grpc._tcp.%[17]s.%[16]s.svc.%[4]s
       eval "$(bin/sightline bootstrap grpc --shell)"; grpcurl -plaintext xds:///%[17]s.%[16]s list
 
 `, d.layout.addr(portXDS), d.layout.addr(portAPI), d.layout.addr(portDNS), zoneApex, d.layout.addr(portHTTP), d.layout.dir, keep, trustDomain,

@@ -25,7 +25,7 @@ type step struct {
 	from          map[string]map[string]int // answered, by caller and instance
 }
 
-// ramp starts a fifth instance and compares what each caller gives it with its
+// ramp starts one more instance and compares what each caller gives it with its
 // published weight, step by step.
 func (d *director) ramp(ctx context.Context) error {
 	callers := []string{grpcName(0)}
@@ -38,11 +38,11 @@ func (d *director) ramp(ctx context.Context) error {
 				return false
 			}
 		}
-		return listedIn(v) == 4
+		return listedIn(v) == d.cast.services[0].instances
 	}); err != nil {
 		return err
 	}
-	at := place{0, 4}
+	at := place{0, d.cast.services[0].instances}
 	name := d.label(at)
 	conns := make(map[string]int)
 	for _, p := range d.cast.seats() {
@@ -53,7 +53,7 @@ func (d *director) ramp(ctx context.Context) error {
 	if err := d.startInstance(at, ""); err != nil {
 		return err
 	}
-	d.say("ramp", "%s starts beside 4 others; weights and shares of the calls by step:", name)
+	d.say("ramp", "%s starts beside %d others; weights and shares of the calls by step:", name, at.index)
 	steps, err := d.climb(ctx, name, callers)
 	if err != nil {
 		return err
@@ -65,8 +65,8 @@ func (d *director) ramp(ctx context.Context) error {
 			again += d.ledger.connections(d.label(p), c) - conns[d.label(p)+" "+c]
 		}
 	}
-	d.check(again == 0, "no caller reconnected to the other 4 %s", countIf(again, "new connections"))
-	d.cast.services[0].instances = 5 // from here on it belongs to the service
+	d.check(again == 0, "no caller reconnected to the others %s", countIf(again, "new connections"))
+	d.cast.services[0].instances++ // from here on it belongs to the service
 	return nil
 }
 
