@@ -181,6 +181,44 @@ func TestAContractThatWouldTripIsRefused(t *testing.T) {
 	})
 }
 
+// TestBothSidesAreToldOfRows: of an instance that comes while a contract is in
+// its shadow, that contract has its own opinion too.
+func TestBothSidesAreToldOfRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStaged(t)
+		s.start(Boot{Services: []registry.Change{threeZones(1, nil)}})
+		s.run(time.Minute, all()...)
+		s.set.SubmitChange(changed(2, silenceCounts))
+		s.run(2*time.Second, all()...)
+		s.set.SubmitChange(contract(rows(checkout, 3, 0, self, 13), silenceCounts))
+		s.run(35*time.Second, all()...) // silence admits it by the contract in effect alone
+		if r := s.rollout(); r.WouldWithdraw != 1 || r.Members != 13 {
+			t.Errorf("with a silent instance: %+v", r)
+		}
+		s.run(3*time.Second, append(all(), 13)...)
+		if r := s.rollout(); r.WouldWithdraw != 0 || r.Members != 13 {
+			t.Errorf("after it spoke: %+v", r)
+		}
+		s.set.SubmitChange(contract(removal(checkout, 4, registry.Deregistered, 13), silenceCounts))
+		s.run(2*time.Second, all()...)
+		if r := s.rollout(); r.Members != 12 || len(r.Zones) != 0 {
+			t.Errorf("after it left: %+v", r)
+		}
+		// A whole zone comes, and falls silent: the guard that would trip is its.
+		c := contract(rows(checkout, 5, 0, self, 14, 15, 16, 17), silenceCounts)
+		for k := range c.Instances {
+			c.Instances[k].Row.Zone = "d"
+		}
+		s.set.SubmitChange(c)
+		s.run(3*time.Second, append(all(), 14, 15, 16, 17)...)
+		s.run(20*time.Second, all()...)
+		if r := s.rollout(); r.State != RolloutRefused || r.Detail != "would withdraw 4 of 16: the guard of zone d would trip" {
+			t.Errorf("of the zone that came: %+v", r)
+		}
+		s.stop()
+	})
+}
+
 // TestAZoneIsGivenBack: what trips only once it is in effect is undone.
 func TestAZoneIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -263,7 +301,12 @@ func TestWhatNeedsNoRollout(t *testing.T) {
 		if v := s.publisher.Snapshot().Get(checkout); v.Guard.Floor != 60 {
 			t.Errorf("in effect: guard %d", v.Guard.Floor)
 		}
-		s.expectSteps("shadow []", "zones [a]", "zones [a b]", "zones [a b c]", "done []")
+		s.set.SubmitChange(changed(4, func(c *registry.Contract) { silenceCounts(c); c.GuardPercent = 90 }))
+		s.run(2*time.Second, all()...)
+		if v := s.publisher.Snapshot().Get(checkout); v.Guard.Floor != 90 {
+			t.Errorf("a guard that is raised, in shadow: %d", v.Guard.Floor)
+		}
+		s.expectSteps("shadow []", "zones [a]", "zones [a b]", "zones [a b c]", "done []", "shadow []")
 		// Where no class is supplied, no contract can withdraw anything.
 		other := registry.Name{Namespace: "shop", Service: "static"}
 		s.set.SubmitChange(rows(other, 4, 0, 0, 101, 102))
