@@ -55,24 +55,10 @@ var kindOrder = []manifest.Kind{manifest.ProfileKind, manifest.ContractKind, man
 
 // change reads the files and sends one batch.
 func (a *app) change(ctx context.Context, files []string, dryRun string, remove bool) error {
-	if len(files) == 0 {
-		return usagef("name what to read: -f FILE, -f FOLDER, or -f - for standard input")
-	}
 	if !slices.Contains([]string{"none", "client", "server"}, dryRun) {
 		return usagef("--dry-run %q is not one of none, client, server", dryRun)
 	}
-	objects, err := a.readManifests(files)
-	if err != nil {
-		return err
-	}
-	slices.SortStableFunc(objects, func(x, y manifest.Object) int {
-		order := slices.Index(kindOrder, x.Kind) - slices.Index(kindOrder, y.Kind)
-		if remove {
-			return -order
-		}
-		return order
-	})
-	changes, err := changesOf(objects, remove)
+	objects, changes, err := a.batch(files, remove)
 	if err != nil {
 		return err
 	}
@@ -92,6 +78,25 @@ func (a *app) change(ctx context.Context, files []string, dryRun string, remove 
 		}
 		return a.printChanges(changeListing(objects, resp.GetResults(), suffix))
 	})
+}
+
+// batch reads the files, and puts what they declare into the order of a batch.
+func (a *app) batch(files []string, remove bool) (objects []manifest.Object, changes []*registryv1.Change, err error) {
+	if len(files) == 0 {
+		return nil, nil, usagef("name what to read: -f FILE, -f FOLDER, or -f - for standard input")
+	}
+	if objects, err = a.readManifests(files); err != nil {
+		return nil, nil, err
+	}
+	slices.SortStableFunc(objects, func(x, y manifest.Object) int {
+		order := slices.Index(kindOrder, x.Kind) - slices.Index(kindOrder, y.Kind)
+		if remove {
+			return -order
+		}
+		return order
+	})
+	changes, err = changesOf(objects, remove)
+	return objects, changes, err
 }
 
 // changesOf turns objects into the batch that creates or deletes them.

@@ -93,6 +93,12 @@ func exitOf(s *status.Status) int {
 	return exitFailure
 }
 
+// statusOf is the status of an error that a Sightline server made.
+func statusOf(err error) (*status.Status, bool) {
+	s, ok := status.FromError(err)
+	return s, ok && err != nil && answered(s)
+}
+
 // answered reports whether a Sightline server made the status.
 func answered(s *status.Status) bool {
 	for _, d := range s.Details() {

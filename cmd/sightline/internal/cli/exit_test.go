@@ -49,6 +49,7 @@ func TestExitCodes(t *testing.T) {
 	w.file("profile.yaml", "apiVersion: sightline.dev/v1\nkind: CapabilityProfile\nmetadata: {namespace: shop, name: p}\nspec: {supplies: [self]}\n")
 	w.file("user.yaml", "apiVersion: sightline.dev/v1\nkind: Service\nmetadata: {namespace: shop, name: user}\n"+
 		"spec: {profile: p, ports: [{name: grpc, number: 1}]}\n")
+	w.file("draft.yaml", "apiVersion: sightline.dev/v1\nkind: Contract\nmetadata: {namespace: shop, name: checkout}\nspec: {require: [probe]}\n")
 	w.ok("apply", "-f", "{dir}/profile.yaml", "-f", "{dir}/user.yaml")
 	down, hung := nobody(t), deaf(t)
 	for _, c := range []struct {
@@ -63,6 +64,23 @@ func TestExitCodes(t *testing.T) {
 		{"service list --api " + down, 3, "connection refused"},
 		{"service list --timeout 300ms --api " + hung, 3, "no connection within 300ms"},
 		{"delete -f {dir}/profile.yaml", 5, "nothing was changed"},
+		{"why shop/none", 1, "not found"},
+		{"why checkout", 2, "write NAMESPACE/SERVICE"},
+		{"history shop/checkout --since 0s", 2, "above 0"},
+		{"history shop/checkout/none", 1, "not found"},
+		{"quarantine release shop/checkout/checkout-1 --justification repaired", 5, "not in quarantine"},
+		{"quarantine release shop/checkout/checkout-1", 2, "say why"},
+		{"quarantine list shop/none", 1, "not found"},
+		{"brake release --justification checked", 5, "not engaged"},
+		{"brake release --source file:none --justification checked", 5, "holds no removal"},
+		{"view diff shop/checkout 5", 2, "write A..B"},
+		{"view diff shop/checkout five..", 2, "write its number"},
+		{"view diff shop/checkout 999999999..", 1, "newer than"},
+		{"view get shop/none", 1, "not found"},
+		{"contract get shop/none", 1, "not found"},
+		{"contract test shop/checkout", 2, "name the draft"},
+		{"contract test -f {dir}/user.yaml shop/checkout", 2, "0 contracts"},
+		{"contract test -f {dir}/draft.yaml shop/checkout", 1, "draft.yaml:4:"},
 	} {
 		r := w.run("", strings.Fields(c.line)...)
 		if r.code != c.code || !strings.Contains(r.errOut, c.says) {
@@ -185,11 +203,15 @@ func TestUntrustedServer(t *testing.T) {
 func TestNothingHangs(t *testing.T) {
 	w := newWorld(t).serve(server.Config{})
 	w.file("shop.yaml", shop)
+	w.file("draft.yaml", "apiVersion: sightline.dev/v1\nkind: Contract\nmetadata: {namespace: shop, name: checkout}\nspec: {}\n")
 	hung := deaf(t)
 	for _, line := range []string{
 		"status", "service list", "instance list", "client list", "resolve shop/checkout", "apply -f {dir}/shop.yaml",
 		"delete -f {dir}/shop.yaml", "instance register shop/checkout --address 127.0.0.1:1",
 		"instance register shop/checkout --address 127.0.0.1",
+		"why shop/checkout", "history shop/checkout", "tap shop/checkout", "view list", "view get shop/checkout", "view diff 1..",
+		"quarantine list", "quarantine release shop/checkout/a --justification x", "brake release --justification x",
+		"contract list", "contract get shop/a", "contract test -f {dir}/draft.yaml shop/checkout", "diff -f {dir}/shop.yaml",
 	} {
 		began := time.Now()
 		r := w.run("", append(strings.Fields(line), "--timeout", "100ms", "--api", hung)...)

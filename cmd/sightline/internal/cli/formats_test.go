@@ -41,6 +41,14 @@ var shows = []struct{ line, kind, name string }{
 	{"resolve shop/checkout --via dns", "AddressList", "127.0.0.1"},
 	{"client list", "ClientList", "formats-test"},
 	{"status", "StatusList", ""},
+	{"why shop/checkout", "ExplanationList", "shop/checkout"},
+	{"why shop/checkout/checkout-1", "ExplanationList", "shop/checkout/checkout-1"},
+	{"history shop/checkout", "TransitionList", "shop/checkout/checkout-1"},
+	{"view list", "ViewList", "shop/checkout"},
+	{"view get shop/checkout", "ViewList", "shop/checkout/checkout-1"},
+	{"view diff shop/checkout 1..", "ViewDiffList", "shop/checkout"},
+	{"contract list", "ContractList", "contract/shop/checkout"},
+	{"contract get shop/checkout", "ContractDescriptionList", "contract/shop/checkout"},
 	{"version", "VersionList", "0.0.0-test"},
 	{"apply -f {dir}/shop.yaml", "ChangeList", "service/shop/checkout"},
 }
@@ -49,9 +57,15 @@ var shows = []struct{ line, kind, name string }{
 // format: all of them work, and speak of the same thing.
 func TestEveryCommandHasEveryFormat(t *testing.T) {
 	w := newWorld(t).serve(server.Config{})
+	w.file("other.yaml", strings.Split(cart, "---")[0])
 	w.file("shop.yaml", shop)
+	w.file("contract.yaml", "apiVersion: sightline.dev/v1\nkind: Contract\nmetadata: {namespace: shop, name: checkout}\nspec: {guardPercent: 60}\n")
 	w.ok("apply", "-f", "{dir}/shop.yaml")
+	w.ok("apply", "-f", "{dir}/contract.yaml", "-f", "{dir}/other.yaml")
 	w.until("resolve shop/checkout", "eligible")
+	w.file("more.yaml", strings.NewReplacer("checkout-1", "checkout-2", "127.0.0.1", "127.0.0.2").Replace(strings.Split(shop, "---")[1]))
+	w.ok("apply", "-f", "{dir}/more.yaml")
+	w.until("resolve shop/checkout", "checkout-2")
 	w.subscribe("formats-test", "checkout.shop")
 	w.until("client list", "formats-test")
 	for _, show := range shows {
@@ -87,12 +101,12 @@ func TestEveryCommandHasEveryFormat(t *testing.T) {
 // columns, in order to be read by awk; without headers only those go.
 func TestTablesSplitAtSpaces(t *testing.T) {
 	w := newWorld(t).serve(server.Config{})
-	w.file("shop.yaml", shop)
+	w.file("shop.yaml", shop+"---\napiVersion: sightline.dev/v1\nkind: Contract\nmetadata: {namespace: shop, name: checkout}\nspec: {guardPercent: 60}\n")
 	w.ok("apply", "-f", "{dir}/shop.yaml")
 	w.until("resolve shop/checkout", "eligible")
 	w.subscribe("a node\twith\x1b[31m spaces", "checkout.shop")
 	w.until("client list -o name", "node")
-	for _, line := range []string{"service list", "instance list", "client list", "resolve shop/checkout --via dns"} {
+	for _, line := range []string{"service list", "instance list", "client list", "resolve shop/checkout --via dns", "view list", "contract list"} {
 		for _, format := range []string{"table", "wide"} {
 			args := append(strings.Fields(line), "-o", format)
 			lines := strings.Split(strings.TrimSpace(w.ok(args...)), "\n")

@@ -37,6 +37,7 @@ type listing struct {
 	wide     []string // further columns for -o wide, whose cells follow the others'
 	rows     []row
 	empty    string // said instead of a table without rows: why, and what to do
+	prose    bool   // the last cell is text for people, spaces and all
 	warnings []string
 }
 
@@ -93,6 +94,9 @@ func (p printer) table(l listing) error {
 		cells := make([]string, len(columns))
 		for i := range cells {
 			cells[i] = cell(r.cells[i])
+		}
+		if l.prose && len(columns) == len(r.cells) {
+			cells[len(cells)-1] = strings.Join(strings.Fields(plain(r.cells[len(cells)-1])), " ")
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}

@@ -88,9 +88,11 @@ func (a *app) root() *cobra.Command {
 	})
 	cmd.AddCommand(
 		a.serverCommand(), a.devCommand(), a.demoCommand(),
-		a.statusCommand(), a.resolveCommand(), a.clientCommand(),
+		a.statusCommand(), a.whyCommand(), a.historyCommand(), a.tapCommand(), a.resolveCommand(), a.clientCommand(),
+		a.quarantineCommand(), a.brakeCommand(),
 		a.serviceCommand(), a.instanceCommand(),
-		a.applyCommand(), a.deleteCommand(),
+		a.viewCommand(), a.contractCommand(),
+		a.applyCommand(), a.deleteCommand(), a.diffCommand(),
 		a.proberCommand(), a.bootstrapCommand(), a.versionCommand(),
 	)
 	argsAreUsage(cmd)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,10 +84,31 @@ func (a *app) statusScreen(s *adminv1.Status, t target, problems []string) {
 	a.line("clients", "%d connected, %d at head, %d behind, %d rejecting, %d waiting for their turn",
 		c.GetConnected(), c.GetAtHead(), c.GetBehind(), c.GetNacked(), c.GetParked())
 	a.line("guards", "%d tripped", s.GetGuardsTripped())
+	a.line("dampers", "%d active, %d in quarantine", s.GetDampersTotal(), s.GetQuarantined())
 	a.line("store", "%s", lower(s.GetStore().GetState().String(), "STORE_STATE_"))
+	for _, d := range s.GetDampers() {
+		a.line("held", "%s", damperLine(d, time.Now()))
+	}
+	if more := int(s.GetDampersTotal()) - len(s.GetDampers()); more > 0 {
+		a.line("held", "%d more", more)
+	}
 	for _, p := range problems {
 		a.line("!", "%s", p)
 	}
+}
+
+// damperLine says what is held back, by what, and until when. A guard is among
+// the problems too, with where to look.
+func damperLine(d *adminv1.ActiveDamper, now time.Time) string {
+	of := cmp.Or(d.GetService(), "region")
+	if d.GetUid() != "" {
+		of += "/" + shown(d.GetLabel(), d.GetUid())
+	}
+	end := ""
+	if at := d.GetDamper().GetEndTime(); at != nil {
+		end = ", ends in " + span(at.AsTime().Sub(now))
+	}
+	return fmt.Sprintf("%s by %s%s: %s", of, lower(d.GetDamper().GetKind().String(), "DAMPER_KIND_"), end, d.GetDamper().GetDetail())
 }
 
 // problemsOf lists what makes a status degraded, each as a sentence that says
