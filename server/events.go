@@ -96,6 +96,9 @@ func (s *Server) transitions(n registry.Name, version views.Version, all []healt
 	s.reports.Transitions(n, all)
 	for _, t := range all {
 		s.report.metrics.Transition(t.To.String())
+		if t.Member && t.From.Serving() != t.To.Serving() {
+			s.report.metrics.Flapped()
+		}
 		shown := "" // most transitions are of a view that is published with them
 		if !version.IsZero() {
 			shown = version.String()

@@ -34,6 +34,7 @@ type Metrics struct {
 	gaps         prometheus.Counter
 	stale        prometheus.Counter
 	transitions  *prometheus.CounterVec
+	flaps        prometheus.Counter
 	reports      *prometheus.CounterVec
 	loadsDropped *prometheus.CounterVec
 	probers      prometheus.Gauge

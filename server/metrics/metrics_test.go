@@ -95,6 +95,7 @@ func TestScrape(t *testing.T) {
 		`sightline_views_current_version 117`,
 		`sightline_views_complete 1`,
 		`sightline_instances{state="eligible"} 11`,
+		`sightline_unknown_ratio 0.08333333333333333`,
 		`sightline_fraction_guard_tripped 1`,
 		`sightline_xds_nacks_total{type="cds"} 1`,
 		`sightline_store_state{state="full"} 1`,

@@ -15,6 +15,7 @@ func (m *Metrics) nameEvidence() {
 	m.incidents = m.counter("sightline_incidents_total", "Incidents told to a person, by kind.", "kind")
 	m.gaps = m.counter("sightline_evaluator_gaps_total", "Times that an evaluator did not run on time.").WithLabelValues()
 	m.transitions = m.counter("sightline_transitions_total", "Transitions of instances, by the state entered.", "state")
+	m.flaps = m.counter("sightline_flaps_total", "Changes of members between serving and ineligible.").WithLabelValues()
 	m.reports = m.counter("sightline_reports_total", "Samples received, by class and by what became of them.", "class", "result")
 	m.loadsDropped = m.counter("sightline_lrs_dropped_entries_total", "Entries of load reports that became no outcomes, by reason.", "reason")
 	m.probers = m.gauge("sightline_probers", "Probers that are at work.").WithLabelValues()
@@ -63,8 +64,8 @@ func (m *Metrics) nameTransport() {
 // censusCollector counts the views at each scrape, so that nothing keeps
 // counters beside them that could drift.
 type censusCollector struct {
-	census                                                      func() Census
-	version, complete, services, instances, guards, singleClass *prometheus.Desc
+	census                                                               func() Census
+	version, complete, services, instances, unknown, guards, singleClass *prometheus.Desc
 }
 
 func newCensusCollector(census func() Census) *censusCollector {
@@ -74,6 +75,7 @@ func newCensusCollector(census func() Census) *censusCollector {
 		complete:    prometheus.NewDesc("sightline_views_complete", "1 once every view is built.", nil, nil),
 		services:    prometheus.NewDesc("sightline_services", "Services with a view.", nil, nil),
 		instances:   prometheus.NewDesc("sightline_instances", "Members of views, by state.", []string{"state"}, nil),
+		unknown:     prometheus.NewDesc("sightline_unknown_ratio", "Share of the members of views that nothing is heard of.", nil, nil),
 		guards:      prometheus.NewDesc("sightline_fraction_guard_tripped", "Services whose fraction guard is tripped.", nil, nil),
 		singleClass: prometheus.NewDesc("sightline_single_class_services", "Services judged by one class of evidence.", nil, nil),
 	}
@@ -81,7 +83,7 @@ func newCensusCollector(census func() Census) *censusCollector {
 
 // Describe sends every description.
 func (c *censusCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.version, c.complete, c.services, c.instances, c.guards, c.singleClass} {
+	for _, d := range []*prometheus.Desc{c.version, c.complete, c.services, c.instances, c.unknown, c.guards, c.singleClass} {
 		to <- d
 	}
 }
@@ -99,9 +101,12 @@ func (c *censusCollector) Collect(to chan<- prometheus.Metric) {
 	gauge(c.version, float64(n.Version))
 	gauge(c.complete, complete)
 	gauge(c.services, float64(n.Services))
+	members := 0
 	for state, count := range n.Instances {
 		gauge(c.instances, float64(count), state)
+		members += count
 	}
+	gauge(c.unknown, float64(n.Instances["unknown"])/float64(max(members, 1)))
 	gauge(c.guards, float64(n.GuardsTripped))
 	gauge(c.singleClass, float64(n.SingleClass))
 }

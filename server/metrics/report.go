@@ -44,6 +44,9 @@ func (m *Metrics) StaleCandidate() { m.stale.Inc() }
 // Transition counts an instance's move into a state.
 func (m *Metrics) Transition(state string) { m.transitions.WithLabelValues(state).Inc() }
 
+// Flapped counts a member's change between serving and ineligible.
+func (m *Metrics) Flapped() { m.flaps.Inc() }
+
 // Reports counts samples of a class (self, probe, callers) by what became of
 // them (accepted, unattributed, out_of_scope, stale, limited, dropped, refused).
 func (m *Metrics) Reports(class, result string, n int) {
