@@ -236,8 +236,10 @@ func (e *Evaluator) nextOfEvidence(i *instance, s *sooner) {
 	s.add(i.seen.probe.next)
 	s.add(i.cadence.fullUntil)
 	s.add(i.cadence.strictAt(i.terms))
-	if at := i.seen.probe.disagree; !at.IsZero() && !i.cadence.third {
-		s.add(at.Add(thirdAfter))
+	for _, at := range [...]time.Time{i.seen.probe.disagree, i.cadence.aloneAt} {
+		if !at.IsZero() && !i.cadence.third {
+			s.add(at.Add(thirdAfter))
+		}
 	}
 	if at := i.cadence.agreeAt; !at.IsZero() {
 		s.add(at.Add(thirdAfter))

@@ -313,6 +313,7 @@ func (r *region) deliver(p *simProber) {
 // judge is R5 and the brake, as far as observers are concerned.
 func (r *region) judge(s *watchedService, x *target) {
 	got := x.i.probes.read(r.now, &x.i.terms.probes, r.stance, s.slow && !r.now.Before(x.fullUntil))
+	got.over = got.over || got.alone && !r.stance.dead(x.i.row.Zone).IsZero() // as the evaluator does
 	waits := !x.out && got.over && r.stance.brakes(x.i.row.Zone)
 	s.e.noteWaiting(x.i, waits)
 	switch {

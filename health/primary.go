@@ -80,6 +80,7 @@ type cadence struct {
 	fullSince  time.Time // the last switch from confirming to full; zero: none
 	third      bool      // a third prober is wanted
 	agreeAt    time.Time // since when the probers have agreed again, while third
+	aloneAt    time.Time // since when one prober's word is not enough; zero: it is
 }
 
 // follow takes who decides.
@@ -118,9 +119,14 @@ func (c *cadence) strictAt(t *terms) time.Time {
 	return c.fullSince.Add(t.probeSilence(false))
 }
 
-// disagree asks for a third prober where two have disagreed for a while.
+// disagree asks for a third prober where two have disagreed for a while, or one
+// of them is blind and the other calls the instance bad.
 func (i *instance) disagree(now time.Time) {
 	c, at := &i.cadence, i.seen.probe.disagree
+	since(&c.aloneAt, now, i.seen.probe.alone)
+	if at.IsZero() {
+		at = c.aloneAt
+	}
 	if !at.IsZero() {
 		c.agreeAt = time.Time{}
 		c.third = c.third || !now.Before(at.Add(thirdAfter))

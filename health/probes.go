@@ -77,6 +77,7 @@ type probeReading struct {
 	newest  time.Time // newest sample that counts (not of a blind prober); zero: never heard
 	live    int       // probers that speak
 	over    bool      // over the line: both are; of three and more, most are
+	alone   bool      // one prober is over the line, and another that speaks is blind
 	good    bool      // fresh, and at or under the in-line
 	anyBad  bool      // the newest result of some live prober is a failure
 	score   float64   // highest of the live probers', shown
@@ -240,6 +241,9 @@ func (p *probes) read(now time.Time, t *probeTerms, stance *Stance, slow bool) p
 			r.silentOf = r.newest
 		}
 		if stance.blind(r.prober) {
+			if speaks {
+				c.blinded++
+			}
 			continue
 		}
 		c.newest = max(c.newest, r.newest)
@@ -255,6 +259,7 @@ func (p *probes) read(now time.Time, t *probeTerms, stance *Stance, slow bool) p
 type voices struct {
 	newest, silentAt, next moment
 	live, over, good       int
+	blinded                int // they speak, and what they say is silence
 }
 
 func (c *voices) take(p *probes, r *proberSlot, now moment, t *probeTerms, o *probeReading) {
@@ -284,9 +289,15 @@ func (c *voices) sooner(m moment) {
 	}
 }
 
+// isOver takes no single word for the instance's failure where another prober of
+// it is blind: what blinded one may have cut off the other, which has too few
+// targets to be found out.
 func (c *voices) isOver() bool {
-	return c.over > 0 && (c.over == c.live || c.live > 2 && 2*c.over > c.live)
+	return c.over > 0 && (c.over == c.live && !c.alone() || c.live > 2 && 2*c.over > c.live)
 }
+
+// alone reports whether one prober is left, and another is blind.
+func (c *voices) alone() bool { return c.live == 1 && c.blinded > 0 }
 
 func (c *voices) isGood() bool { return c.live > 0 && c.good == c.live }
 
@@ -310,6 +321,7 @@ func (p *probes) settle(now moment, t *probeTerms, c *voices) {
 func (p *probes) fill(o probeReading, c *voices) probeReading {
 	o.newest, o.live = p.time(c.newest), c.live
 	o.over, o.good = c.isOver(), c.isGood()
+	o.alone = c.over > 0 && c.alone()
 	o.disagree, o.goodSince = p.time(p.disagree), p.time(p.goodSince)
 	o.silentAt, o.next = p.time(c.silentAt), p.time(c.next)
 	return o

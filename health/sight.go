@@ -56,6 +56,8 @@ func (e *Evaluator) lookAtProbes(i *instance, now time.Time) {
 	}
 	i.cadence.follow(now, i.callersLead())
 	s.probe = i.probes.read(now, &i.terms.probes, e.stance, i.cadence.lenient(now, i.terms))
+	// In a dead zone the word of those outside stands, also of one alone.
+	s.probe.over = s.probe.over || s.probe.alone && e.inDeadZone(i)
 	if s.probe.anyBad {
 		i.cadence.failed(now)
 	}
