@@ -49,6 +49,7 @@ var matrix = []row{
 	{"server/status", nil, "codes and their one mapping"},
 	{"server/shard", join(leaves, []string{"health", "views", "server/limits", "server/metrics", "identity"}), "reached through functions"},
 	{"server/desired", join(writing, []string{"views/wire"}), "the only writer; the store is a function to it"},
+	{"server/webhook", nil, "sends what server says; decides nothing"},
 	{"server/paging", []string{"server/status"}, "one form of page and token for every list"},
 	{"server/admin", join(writing, []string{"views/wire", "server/desired", "server/paging"}), "shows both sides"},
 	{"server/registryapi", join(writing, []string{"server/desired", "server/paging"}), "writes through desired"},
