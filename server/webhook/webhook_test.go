@@ -165,8 +165,10 @@ func TestAFailingTargetIsTriedAgain(t *testing.T) {
 		if got := ids(g.bodies[10:]); !slices.Equal(got, []string{"0", "1", "2", "3", "4"}) {
 			t.Errorf("the last body holds %v", got)
 		}
-		offer(s, 5, 6)
+		g.mu.Lock()
 		fails = 1
+		g.mu.Unlock()
+		offer(s, 5, 6)
 		time.Sleep(2 * time.Second)
 		if n := len(g.at); g.at[n-1].Sub(g.at[n-2]) > time.Second {
 			t.Error("the pause did not start anew after a success")
@@ -190,7 +192,9 @@ func TestAFullQueueDropsTheOldest(t *testing.T) {
 			t.Errorf("%d wait, %d dropped", s.Waiting(), r.dropped)
 		}
 		time.Sleep(time.Minute)
+		g.mu.Lock()
 		down = false
+		g.mu.Unlock()
 		time.Sleep(2 * time.Minute)
 		last := g.bodies[len(g.bodies)-1]
 		if got := ids([]Body{last}); len(got) != 10 || got[0] != "15" || last.Dropped != 15 || s.Waiting() != 0 {
