@@ -93,6 +93,7 @@ func (s *Server) startAll(parts *stages) {
 	parts.start("writer", s.writer.Run)
 	parts.start("proofs", s.writeProofs)
 	parts.start("shards", func(ctx context.Context) error { return s.shards.Run(ctx, s.boot) })
+	parts.start("rebuild", s.compareViews)
 	parts.start("xds", s.xds.Run)
 	parts.start("xds port", func(ctx context.Context) error { return s.serveGRPC(ctx, s.xdsGRPC, s.xdsGate) })
 	parts.start("api port", func(ctx context.Context) error { return s.serveGRPC(ctx, s.apiGRPC, s.apiGate) })

@@ -15,6 +15,11 @@
 // hand it a tally of each service at every tick, and read its stance as one
 // value at the next.
 //
+// A changed contract is put into effect by steps (rollout.go): it is judged by
+// beside the one in effect, on the same evidence, then zone by zone. What was
+// heard in each minute is kept (minutes.go), so that a draft can be held against
+// it (trial.go); and a view can be made anew and compared (rebuild.go).
+//
 // One withdrawal travels: Submit, Evaluator.Observe, Evaluator.Judge,
 // Assembler.Apply, Publisher.Publish, and then each feed (DESIGN.md §3). For
 // one service these happen in order, and feeds see its publications in the
