@@ -109,6 +109,12 @@ func ids(bodies []Body) (all []string) {
 	return all
 }
 
+// pass lets time pass, and everything be done that is due.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func ok(*http.Request, Body) (int, http.Header, error) { return 204, nil, nil }
 
 // TestEventsAreSentInOrder, many in one body, and the queue is empty then.
@@ -151,7 +157,7 @@ func TestAFailingTargetIsTriedAgain(t *testing.T) {
 		} else if offer(s, 3, 5); time.Since(began) != 0 {
 			t.Error("an offer waited")
 		}
-		time.Sleep(20 * time.Minute)
+		pass(20 * time.Minute)
 		if len(g.bodies) != 11 || s.Waiting() != 0 || r.delivered != 5 || r.dropped != 0 {
 			t.Fatalf("%d attempts, %d wait, %+v", len(g.bodies), s.Waiting(), r)
 		}
@@ -169,7 +175,7 @@ func TestAFailingTargetIsTriedAgain(t *testing.T) {
 		fails = 1
 		g.mu.Unlock()
 		offer(s, 5, 6)
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if n := len(g.at); g.at[n-1].Sub(g.at[n-2]) > time.Second {
 			t.Error("the pause did not start anew after a success")
 		}
@@ -191,11 +197,11 @@ func TestAFullQueueDropsTheOldest(t *testing.T) {
 		if s.Waiting() != 10 || r.dropped != 15 {
 			t.Errorf("%d wait, %d dropped", s.Waiting(), r.dropped)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		g.mu.Lock()
 		down = false
 		g.mu.Unlock()
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		last := g.bodies[len(g.bodies)-1]
 		if got := ids([]Body{last}); len(got) != 10 || got[0] != "15" || last.Dropped != 15 || s.Waiting() != 0 {
 			t.Errorf("%v came, %d dropped before them", got, last.Dropped)
@@ -255,7 +261,7 @@ func TestATargetSetsItsPace(t *testing.T) {
 		}
 		s, _ := start(t, g, nil)
 		offer(s, 0, 1)
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if len(g.at) != 3 || g.at[1].Sub(g.at[0]) != 30*time.Second || g.at[2].Sub(g.at[1]) != maxAfter {
 			t.Errorf("attempts at %v", g.at)
 		}
@@ -271,12 +277,12 @@ func TestAHangingTarget(t *testing.T) {
 		}}
 		s, r := start(t, g, func(c *Config) { c.Timeout = 3 * time.Second })
 		offer(s, 0, 1)
-		time.Sleep(3*time.Second + time.Millisecond)
+		pass(3*time.Second + time.Millisecond)
 		synctest.Wait()
 		if len(r.failures) != 1 || !strings.Contains(r.failures[0], "https://owner.example: ") {
 			t.Errorf("failures %v", r.failures)
 		}
-		time.Sleep(2 * time.Second) // it hangs again when the test ends
+		pass(2 * time.Second) // it hangs again when the test ends
 	})
 }
 
