@@ -29,9 +29,9 @@ type Backend struct {
 	// Health is what it answers; SERVING at first.
 	Health *health.Server
 
-	calls   atomic.Int64
-	failing atomic.Int32 // a codes.Code
-	server  *grpc.Server
+	calls  atomic.Int64
+	fault  atomic.Pointer[fault] // nil: none
+	server *grpc.Server
 }
 
 // StartBackend serves on a port of its own on loopback until the test ends.
@@ -69,19 +69,50 @@ func StartBackendAt(t testing.TB, name, addr string) *Backend {
 // Stop closes the listener and all connections, as a killed process would.
 func (b *Backend) Stop() { b.server.Stop() }
 
-// Fail makes every call end with the code; codes.OK ends that.
-func (b *Backend) Fail(c codes.Code) { b.failing.Store(int32(c)) }
+// fault is what a backend does to some of its calls.
+type fault struct {
+	percent int64
+	code    codes.Code
+	hang    bool // answer nothing until the caller gives up
+}
+
+// hits reports whether the n-th call is one of them: they are spread evenly.
+func (f *fault) hits(n int64) bool {
+	return f != nil && n*f.percent/100 != (n-1)*f.percent/100
+}
+
+// Fail makes it answer every call with that status code; OK ends that.
+func (b *Backend) Fail(c codes.Code) { b.FailSome(100, c) }
+
+// FailSome makes it answer that percentage of its calls with a status code.
+func (b *Backend) FailSome(percent int, c codes.Code) {
+	if c == codes.OK {
+		b.Repair()
+		return
+	}
+	b.fault.Store(&fault{percent: int64(percent), code: c})
+}
+
+// Hang makes it answer no call before its caller's deadline.
+func (b *Backend) Hang() { b.fault.Store(&fault{percent: 100, hang: true}) }
+
+// Repair ends whatever fault it has.
+func (b *Backend) Repair() { b.fault.Store(nil) }
 
 // Calls is the number of calls answered so far, failed ones too.
 func (b *Backend) Calls() int64 { return b.calls.Load() }
 
 func (b *Backend) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	b.calls.Add(1)
+	n := b.calls.Add(1)
 	if err := grpc.SetHeader(ctx, metadata.Pairs(BackendHeader, b.Name)); err != nil {
 		return nil, err
 	}
-	if c := codes.Code(b.failing.Load()); c != codes.OK {
-		return nil, status.Errorf(c, "backend %s was told to fail", b.Name)
+	if f := b.fault.Load(); f.hits(n) {
+		if f.hang {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return nil, status.Errorf(f.code, "backend %s was told to fail", b.Name)
 	}
 	return next(ctx, req)
 }

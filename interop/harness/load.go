@@ -99,3 +99,28 @@ func (l *Load) Stop(t testing.TB) {
 		}
 	}
 }
+
+// StartSteady makes a caller call at an even rate until the test ends, each call
+// with a deadline and none waiting for another. What becomes of a call is not
+// looked at.
+func StartSteady(t testing.TB, c *Caller, perSecond float64, deadline time.Duration) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(time.Duration(float64(time.Second) / perSecond))
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			wg.Go(func() {
+				call, end := context.WithTimeout(ctx, deadline)
+				defer end()
+				_, _ = c.Call(call)
+			})
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+}
