@@ -1,10 +1,12 @@
 package report
 
 import (
+	"hash/fnv"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
@@ -49,10 +51,14 @@ type atWork struct {
 // watcher is one WatchAssignment stream, and what it was told.
 type watcher struct {
 	prober registry.Prober
-	told   map[registry.UID]uint64 // by revision
-	dirty  map[registry.UID]bool   // to be looked at again
-	set    uint64                  // of probers that told follows from; 0: nothing was told
+	told   map[registry.UID]told
+	dirty  map[registry.UID]bool // to be looked at again
+	set    uint64                // of probers that told follows from; 0: nothing was told
 }
+
+// told is what a prober knows of a target: the revision that it was looked at
+// in, and a hash of the message. Most changes of rows are none to a prober.
+type told struct{ revision, hash uint64 }
 
 // generationBits is the room that an epoch leaves for the changes of one run.
 const generationBits = 32
@@ -122,7 +128,7 @@ func (s *Service) Stand(st *health.Stance) {
 func (a *assignment) watch(now time.Time, p registry.Prober) *watcher {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	w := &watcher{prober: p, told: make(map[registry.UID]uint64), dirty: make(map[registry.UID]bool)}
+	w := &watcher{prober: p, told: make(map[registry.UID]told), dirty: make(map[registry.UID]bool)}
 	a.watchers[w] = true
 	at := a.atWork[p.Name]
 	if at == nil {
@@ -268,18 +274,35 @@ func (a *assignment) changes(w *watcher) (targets []*healthv1.Target, removed []
 		was, had := w.told[uid]
 		var m *healthv1.Target
 		if t != nil && a.probers.Assigns(uid, t.probers(), w.prober.Name) {
+			if had && was.revision == t.revision && t.wants == probed {
+				continue
+			}
 			m = a.targets.message(t, a.member)
 		}
 		switch {
 		case m == nil && had:
 			delete(w.told, uid)
 			removed = append(removed, uid.String())
-		case m != nil && (!had || was != t.revision):
-			w.told[uid] = t.revision
-			targets = append(targets, m)
+		case m != nil:
+			now := told{t.revision, hashOf(m)}
+			w.told[uid] = now
+			if !had || was.hash != now.hash {
+				targets = append(targets, m)
+			}
 		}
 	}
 	return targets, removed
+}
+
+// hashOf is FNV-1a over a message's bytes.
+func hashOf(m *healthv1.Target) uint64 {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		return 0 // a text that is no UTF-8, which no row has
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(b)
+	return h.Sum64()
 }
 
 // parts cuts a change into messages that a client can receive.

@@ -350,6 +350,16 @@ func TestChangesOfTargets(t *testing.T) {
 		if len(a.messages) != before+1 || len(a.targets) != 4 || a.targets["i1"].GetMember() || !a.targets["i2"].GetMember() || a.messages[before].GetFull() {
 			t.Errorf("%d messages, %v", len(a.messages)-before, a.targets)
 		}
+		before = len(a.messages)
+		same := shop(3)
+		same.Instances[0].Row.Weight = 7
+		w.service.Changed(same)
+		w.service.Contract(cart, contract(registry.Probe{Path: "/other"}), "a")
+		w.service.Contract(cart, contract(registry.Probe{}), "")
+		alive(t, time.Second, a, b)
+		if len(a.messages) != before {
+			t.Errorf("told of what is nothing to a prober: %v", a.messages[before:])
+		}
 		moved := shop()
 		moved.Service.Ports = []registry.Port{{Name: "grpc", Number: 7070, Protocol: registry.GRPC}}
 		w.service.Changed(moved)
