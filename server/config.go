@@ -58,6 +58,11 @@ type Config struct {
 
 	Manifests map[string]string // --manifests NAME=DIR: folders that a file source watches, by its name
 
+	// WebhookURLs (--webhook-url) are told of incidents; WebhookKey (--webhook-key)
+	// is the file with the key that signs what is sent there.
+	WebhookURLs []string
+	WebhookKey  string
+
 	EnvoyOutbound netip.AddrPort // --envoy-outbound: where an Envoy's listener binds; 127.0.0.1:15001
 	Shards        int            // goroutines that judge; the number of cores
 

@@ -63,16 +63,12 @@ func (s *Server) shardEvents() shard.Events {
 		Stance:           s.stance,
 		Rollout:          r.rollout,
 		ObserverIncident: r.observerIncident,
-		HealthIncident: func(n registry.Name, i health.Incident) {
-			r.incident(i.Kind.String(), n.String(), "", i.Detail)
-		},
-		ViewIncident: func(i views.Incident) {
-			r.incident(i.Kind.String(), i.Name.String(), i.Zone, i.Reason+"; "+count(i.Serving, i.Members, i.Floor))
-		},
-		Dropped:         func(n int) { r.metrics.Reports("all", "dropped", n) },
-		Refused:         func(n int) { r.metrics.Reports("all", "refused", n) },
-		OutcomesDropped: func(n int) { r.metrics.Reports("callers", "dropped", n) },
-		OutcomesRefused: func(n int) { r.metrics.Reports("callers", "refused", n) },
+		HealthIncident:   r.healthIncident,
+		ViewIncident:     r.viewIncident,
+		Dropped:          func(n int) { r.metrics.Reports("all", "dropped", n) },
+		Refused:          func(n int) { r.metrics.Reports("all", "refused", n) },
+		OutcomesDropped:  func(n int) { r.metrics.Reports("callers", "dropped", n) },
+		OutcomesRefused:  func(n int) { r.metrics.Reports("callers", "refused", n) },
 		Gap: func(number int, late time.Duration) {
 			r.metrics.EvaluatorGap()
 			r.log.Warn("the evaluation did not run: evidence of that time is missing, every lease got a full term", "shard", number, "late", late)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/sightlinedev/sightline/dns"
-	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
 	"github.com/sightlinedev/sightline/identity/svid"
 	"github.com/sightlinedev/sightline/registry"
@@ -30,6 +29,7 @@ type reporter struct {
 	log     *slog.Logger
 	metrics *metrics.Metrics
 	sparse  *perMinute[string]
+	owners  *owners // nil: nobody is told of incidents
 
 	mu     sync.Mutex
 	broken []brokenRow // rows that could not be read at the start
@@ -163,14 +163,6 @@ func (r *reporter) reportEvents() report.Events {
 
 // observerIncident tells of blind probers, dead zones and the brake: when an
 // episode begins, and when it is over.
-func (r *reporter) observerIncident(i health.ObserverIncident) {
-	if i.Over {
-		r.log.Info("an incident is over", "kind", i.Kind.String(), "zone", i.Zone, "reason", i.Detail)
-		return
-	}
-	r.incident(i.Kind.String(), "", i.Zone, i.Detail)
-}
-
 func (r *reporter) notProved(uid registry.UID, err error) {
 	if r.sparse.first("proof " + uid.String()) {
 		r.log.Warn("a proved address could not be written; it will be dialled back again", "instance", uid.String(), "reason", err)
@@ -288,11 +280,6 @@ func (r *reporter) publisherEvents() views.PublisherEvents {
 			r.log.Warn("versions go beyond what is reserved on disk; the epoch keeps them unique", "seq", seq)
 		},
 	}
-}
-
-func (r *reporter) incident(kind, name, zone, detail string) {
-	r.metrics.Incident(kind)
-	r.log.Warn("incident", "kind", kind, "service", name, "zone", zone, "reason", detail)
 }
 
 func count(serving, members int, floor uint32) string {

@@ -92,6 +92,11 @@ func (s *Server) startAll(parts *stages) {
 	parts.start("dns", s.dns.Run)
 	parts.start("writer", s.writer.Run)
 	parts.start("proofs", s.writeProofs)
+	if o := s.report.owners; o != nil {
+		for i, sender := range o.senders {
+			parts.start(fmt.Sprintf("webhook %d", i), sender.Run)
+		}
+	}
 	parts.start("shards", func(ctx context.Context) error { return s.shards.Run(ctx, s.boot) })
 	parts.start("rebuild", s.compareViews)
 	parts.start("xds", s.xds.Run)

@@ -95,7 +95,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	s.report = newReporter(s.cfg.Log, s.cfg.Version, s.cfg.Build, s.Snapshot)
 	s.checks = newChecklist(s.report.ready, checkStore, checkViews, checkListeners, checkSources)
 	for _, step := range []func(context.Context) error{
-		s.prepareData, s.loadIdentity, s.bind, s.openStore, s.buildCore, s.buildSurfaces, s.buildSources,
+		s.prepareData, s.loadIdentity, s.buildOwners, s.bind, s.openStore, s.buildCore, s.buildSurfaces, s.buildSources,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, s.Close())

@@ -68,6 +68,9 @@ type Metrics struct {
 	svidExpiry   prometheus.Gauge
 	svidKept     prometheus.Counter
 
+	webhookEvents   *prometheus.CounterVec
+	webhookFailures prometheus.Counter
+
 	// What is counted on every delivery, found without hashing labels.
 	pushedBy     sync.Map // [2]string{type, client} → pushed
 	propagatedTo sync.Map // client → prometheus.Observer

@@ -13,6 +13,8 @@ func (m *Metrics) nameViews() {
 
 func (m *Metrics) nameEvidence() {
 	m.incidents = m.counter("sightline_incidents_total", "Incidents told to a person, by kind.", "kind")
+	m.webhookEvents = m.counter("sightline_webhook_events_total", "Events for owners, by what became of them.", "result")
+	m.webhookFailures = m.counter("sightline_webhook_failures_total", "Attempts to send events that failed.").WithLabelValues()
 	m.gaps = m.counter("sightline_evaluator_gaps_total", "Times that an evaluator did not run on time.").WithLabelValues()
 	m.transitions = m.counter("sightline_transitions_total", "Transitions of instances, by the state entered.", "state")
 	m.flaps = m.counter("sightline_flaps_total", "Changes of members between serving and ineligible.").WithLabelValues()

@@ -32,6 +32,14 @@ func (m *Metrics) ShedEnded(lasted time.Duration) {
 	m.shedSeconds.Add(lasted.Seconds())
 }
 
+// WebhookEvents counts events for owners: delivered, refused, dropped.
+func (m *Metrics) WebhookEvents(result string, n int) {
+	m.webhookEvents.WithLabelValues(result).Add(float64(n))
+}
+
+// WebhookFailed counts an attempt that failed.
+func (m *Metrics) WebhookFailed() { m.webhookFailures.Inc() }
+
 // Incident counts an incident of a kind.
 func (m *Metrics) Incident(kind string) { m.incidents.WithLabelValues(kind).Inc() }
 

@@ -36,6 +36,8 @@ func (s *serverFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&c.HTTPListen, "http-listen", "", "/metrics, /livez, /readyz")
 	f.StringSliceVar(&c.DNSZones, "dns-zone", nil, "apex that DNS answers for (repeatable)")
 	f.StringSliceVar(&s.manifests, "manifests", nil, "NAME=FOLDER of manifests to follow (repeatable)")
+	f.StringSliceVar(&c.WebhookURLs, "webhook-url", nil, "URL that is told of incidents, https (repeatable); see docs/WHY.md")
+	f.StringVar(&c.WebhookKey, "webhook-key", "", "file with the key that signs what webhooks are sent")
 	f.StringVar(&s.outbound, "envoy-outbound", "", "where Envoys bind their outbound listener (default 127.0.0.1:15001)")
 	f.StringVar(&s.file, "config", os.Getenv("SIGHTLINE_CONFIG"), "configuration file: the flags' names with underscores, and policy.resolve")
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
