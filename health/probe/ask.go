@@ -37,8 +37,15 @@ func (a *asker) ask(ctx context.Context, q question, kind Kind, timeout time.Dur
 	}
 	r.At = time.Now()
 	r.Outcome, r.Detail, r.Latency = said.outcome, said.detail, r.At.Sub(r.started)
+	if r.Outcome == TimedOut && r.Latency > timeout+onTime {
+		r.excuse = r.Latency - timeout
+	}
 	return r
 }
+
+// onTime is how late a time-out may be. One that is later says that this process
+// had no processor, and an answer may have come unread.
+const onTime = 50 * time.Millisecond
 
 // addresses are where a question may be put: every address is looked at, also
 // those that a name stands for now, and only these are connected to. A resolver

@@ -101,7 +101,9 @@ type Events struct {
 	Changed func(r Result, before Outcome)
 	// Unusable is told of a target that cannot be asked, and why.
 	Unusable func(uid, reason string)
-	// Paused is told of a gap of the prober's own, whose failures do not count.
+	// Paused is told that the prober did not run for a while, so that failures
+	// meanwhile do not count: of each pause, and each 10 s of single probes that
+	// got no processor in time.
 	Paused func(gap time.Duration)
 }
 

@@ -18,6 +18,7 @@ type counters struct {
 	dialBacksHeld atomic.Int64
 	lateProbes    atomic.Int64
 	gaps          atomic.Int64
+	starved       atomic.Int64
 	lostStreams   [2]atomic.Int64
 }
 
@@ -57,6 +58,7 @@ type Counts struct {
 	DialBacksHeld int64                               // dial-backs put off by their identity's budget
 	Late          int64                               // probes that began more than a second late
 	Gaps          int64                               // pauses of our own
+	Starved       int64                               // failures that do not count: the prober did not run
 	Lost          struct{ Assignment, Reports int64 } // streams that ended
 }
 
@@ -64,7 +66,7 @@ type Counts struct {
 func (p *Prober) Counts() Counts {
 	c := &p.counts
 	out := Counts{Targets: c.targets.Load(), Sent: c.sent.Load(), Dropped: p.board.droppedSoFar(), Unusable: c.unusable.Load(),
-		DialBacksHeld: c.dialBacksHeld.Load(), Late: c.lateProbes.Load(), Gaps: c.gaps.Load()}
+		DialBacksHeld: c.dialBacksHeld.Load(), Late: c.lateProbes.Load(), Gaps: c.gaps.Load(), Starved: c.starved.Load()}
 	for k := range c.results {
 		for o := range c.results[k] {
 			out.Results[k][o] = c.results[k][o].Load()
@@ -105,6 +107,7 @@ func (c Counts) WriteMetrics(w io.Writer) error {
 		{"sightline_prober_targets_unusable_total", "Targets of an assignment that could not be asked.", c.Unusable},
 		{"sightline_prober_dial_backs_held_total", "Dial-backs put off by their identity's budget.", c.DialBacksHeld},
 		{"sightline_prober_probes_late_total", "Probes that began more than a second late.", c.Late},
+		{"sightline_prober_probes_starved_total", "Failures that do not count: the prober had no processor meanwhile.", c.Starved},
 		{"sightline_prober_gaps_total", "Pauses of the prober's own process.", c.Gaps},
 	} {
 		out.head(m.name, "counter", m.help)

@@ -73,6 +73,7 @@ type Result struct {
 
 	asked   question
 	started time.Time
+	excuse  time.Duration // how long this process did not run meanwhile; 0: it did
 }
 
 // speaks reports whether the control plane is told. Of a dial-back it is told

@@ -33,6 +33,7 @@ type Prober struct {
 	dialBacks  map[identity.ID]*rate.Limiter
 	awake      time.Time // when the loop last ran
 	gapEnd     time.Time // end of the last gap of our own
+	pausedTold time.Time // when Events.Paused was last told
 }
 
 // flight is a probe that has ended.
@@ -114,9 +115,7 @@ func (p *Prober) wake(now time.Time) {
 	if gap := now.Sub(p.awake); gap > ownGap {
 		p.gapEnd = now
 		p.counts.gaps.Add(1)
-		if told := p.cfg.Events.Paused; told != nil {
-			told(gap)
-		}
+		p.paused(now, gap)
 	}
 	p.awake = now
 	if len(p.old) > 0 && now.Sub(p.oldSince) > partsWithin {
@@ -222,14 +221,12 @@ func (p *Prober) take(now time.Time, f flight) {
 	if t.slowSlot {
 		p.slowFlight--
 	}
-	if r.Outcome != OK && r.started.Before(p.gapEnd) {
-		r.Outcome, r.Detail = NoWord, "the prober was paused"
-	}
+	p.excuse(now, &r)
 	p.counts.probed(&r)
 	if t.gone {
 		return
 	}
-	if r.asked == t.question { // else it was changed meanwhile, and this speaks of before
+	if r.asked == t.question && r.excuse == 0 { // else it was changed meanwhile, and this speaks of before
 		if r.speaks() {
 			p.board.put(r, r.Outcome != t.last)
 		}
@@ -238,6 +235,33 @@ func (p *Prober) take(now time.Time, f flight) {
 	}
 	t.plan(now, r.Kind == DialBack && r.Outcome == OK)
 	p.queueOf(t).add(t)
+}
+
+// excuse takes a failure back that this process may have caused: one of a probe
+// in flight while it did not run, or a time-out that came so late that nobody
+// was there to read an answer.
+func (p *Prober) excuse(now time.Time, r *Result) {
+	if r.Outcome != OK && r.started.Before(p.gapEnd) {
+		r.excuse = max(r.excuse, p.gapEnd.Sub(r.started))
+	}
+	if r.excuse == 0 {
+		return
+	}
+	r.Outcome, r.Detail = NoWord, "the prober did not run"
+	p.counts.starved.Add(1)
+	if now.Sub(p.pausedTold) > pausedAgain {
+		p.paused(now, r.excuse)
+	}
+}
+
+// pausedAgain is the least time between two words about starved probes.
+const pausedAgain = 10 * time.Second
+
+func (p *Prober) paused(now time.Time, gap time.Duration) {
+	p.pausedTold = now
+	if told := p.cfg.Events.Paused; told != nil {
+		told(gap)
+	}
 }
 
 // tell hands on what differs from the result before.

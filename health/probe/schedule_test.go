@@ -1,8 +1,10 @@
 package probe_test
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"runtime"
 	"slices"
 	"testing"
@@ -296,6 +298,44 @@ func TestPausedProber(t *testing.T) {
 			t.Errorf("%d failures after the gap were reported", after)
 		}
 	})
+}
+
+// TestStarvedProber: a time-out that comes late says that the prober had no
+// processor, and is silence.
+func TestStarvedProber(t *testing.T) {
+	for name, row := range map[string]struct {
+		late    time.Duration
+		excused bool
+	}{"on time": {20 * time.Millisecond, false}, "late": {400 * time.Millisecond, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.set(w.hang, at)
+				c := w.config()
+				dial := c.Dial
+				c.Dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+					conn, err := dial(ctx, to)
+					time.Sleep(row.late) // as a goroutine that is not scheduled
+					return conn, err
+				}
+				var paused, changed int
+				c.Events.Paused = func(time.Duration) { paused++ }
+				c.Events.Changed = func(probe.Result, probe.Outcome) { changed++ }
+				w.plane.assign(full(1, target("i1", at)))
+				p, stop := w.run(c)
+				time.Sleep(25 * time.Second)
+				stop()
+				results, _, _ := w.plane.heard()
+				starved := p.Counts().Starved > 0
+				if starved != row.excused || len(results) > 0 == row.excused || changed > 0 == row.excused {
+					t.Errorf("%d results, %d changes, counts %+v", len(results), changed, p.Counts())
+				}
+				if want := map[bool]int{false: 0, true: 3}[row.excused]; paused != want {
+					t.Errorf("told of %d pauses in 25 s, want %d", paused, want)
+				}
+			})
+		})
+	}
 }
 
 // TestFullRoomLetsGo: with one place, a target that hangs does not stop the

@@ -217,11 +217,15 @@ func proberEvents(log *slog.Logger) probe.Events {
 				log.Info("an instance answers again", line...)
 				return
 			}
-			log.Warn("an instance does not answer well", append(line, "detail", r.Detail)...)
+			said := "an instance does not answer well"
+			if r.Outcome == probe.NoWord {
+				said = "an instance could not be asked: this says nothing about it"
+			}
+			log.Warn(said, append(line, "detail", r.Detail)...)
 		},
 		Unusable: func(uid, reason string) { log.Warn("a target is not asked", "instance", uid, "reason", reason) },
 		Paused: func(gap time.Duration) {
-			log.Warn("this process was paused: failures in between do not count", "gap", gap.Round(time.Millisecond))
+			log.Warn("this process did not run for a while: failures meanwhile do not count", "gap", gap.Round(time.Millisecond))
 		},
 	}
 }
