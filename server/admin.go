@@ -28,7 +28,7 @@ func (s *Server) newAdmin() *admin.Server {
 		Taps: s.taps, API: s.cfg.Limits.API,
 		Record: s.writer.Record, ReleaseSource: s.writer.Confirm, Holders: s.holders,
 		ReleaseQuarantine: s.shards.ReleaseQuarantine, Stance: s.shards.Stance, ReleaseBrake: s.releaseBrake,
-		TestContract: s.testContract,
+		TestContract: s.testContract, Rollouts: s.report.rollouts,
 	})
 }
 

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/sightlinedev/sightline/registry"
@@ -13,12 +15,25 @@ import (
 // whoever changed it should hear that it is not in effect, and what it would have
 // withdrawn.
 func (r *reporter) rollout(n registry.Name, c shard.Rollout) {
+	r.mu.Lock()
+	if r.rolling[n] = true; c.State == shard.RolloutDone {
+		delete(r.rolling, n)
+	}
+	r.mu.Unlock()
 	if c.State == shard.RolloutRefused {
 		r.incident("contract-refused", n.String(), "", c.Detail)
 		return
 	}
 	r.log.Info("a changed contract is rolled out", "service", n.String(), "contract", c.Contract.String(), "revision", c.Revision,
 		"state", c.State.String(), "zones", c.Zones, "detail", c.Detail)
+}
+
+// rollouts lists the services whose changed contract is not in effect, or not
+// everywhere; some may be gone.
+func (r *reporter) rollouts() []registry.Name {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.rolling))
 }
 
 // adminRollout is a service's rollout in admin's own type.

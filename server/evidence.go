@@ -108,7 +108,7 @@ func (s *Server) tapSample(who identity.Principal, n registry.Name, sample *heal
 	t := admin.Sample{At: sample.At, Name: n, UID: sample.UID, Class: sample.Class, Reporter: who, Count: 1}
 	switch {
 	case sample.Class == registry.ClassProbe:
-		t.Detail = sample.Result.String()
+		t.Detail, t.Zone = sample.Result.String(), sample.Prober.Zone
 	case len(sample.Degraded) > 0:
 		t.Detail = sample.Status.String() + ", degraded: " + strings.Join(sample.Degraded, ", ")
 	default:
@@ -127,7 +127,8 @@ func (s *Server) tapOutcomes(who identity.Principal, n registry.Name, o *health.
 	all := make([]admin.Sample, 0, len(o.Entries))
 	for i := range o.Entries {
 		e := &o.Entries[i]
-		t := admin.Sample{At: o.At, Name: n, UID: e.UID, Class: registry.ClassCallers, Reporter: who, Detail: describeOutcome(e), Count: e.Issued}
+		t := admin.Sample{At: o.At, Name: n, UID: e.UID, Class: registry.ClassCallers, Reporter: who, Detail: describeOutcome(e), Count: e.Issued,
+			Calls: &admin.Calls{Outcome: *e, Interval: o.Interval, Kind: o.Kind}}
 		if result != report.Accepted {
 			t.Refused = result.String()
 		}

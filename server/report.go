@@ -31,12 +31,13 @@ type reporter struct {
 	sparse  *perMinute[string]
 	owners  *owners // nil: nobody is told of incidents
 
-	mu     sync.Mutex
-	broken []brokenRow // rows that could not be read at the start
+	mu      sync.Mutex
+	broken  []brokenRow            // rows that could not be read at the start
+	rolling map[registry.Name]bool // services whose changed contract is on its way
 }
 
 func newReporter(log *slog.Logger, version, build string, snapshot func() *views.Snapshot) *reporter {
-	return &reporter{log: log, sparse: newPerMinute[string](),
+	return &reporter{log: log, sparse: newPerMinute[string](), rolling: make(map[registry.Name]bool),
 		metrics: metrics.New(version, build, func() metrics.Census { return census(snapshot()) })}
 }
 

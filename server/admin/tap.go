@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
 	adminv1 "github.com/sightlinedev/sightline/proto/sightline/admin/v1"
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
@@ -32,9 +34,18 @@ type Sample struct {
 	UID      registry.UID
 	Class    registry.EvidenceClass
 	Reporter identity.Principal
+	Zone     string // of a prober
+	Calls    *Calls // what a caller counted; nil: it is no caller's
 	Detail   string // what it says
 	Count    uint32 // samples that it stands for
 	Refused  string // why it was not taken in; empty: it was
+}
+
+// Calls are a caller's counts on one instance.
+type Calls struct {
+	health.Outcome
+	Interval time.Duration
+	Kind     health.ReporterKind
 }
 
 // Taps hands samples to whoever taps. Offer never waits, and costs one atomic
@@ -209,7 +220,11 @@ func sampleOf(s *Sample) *adminv1.Sample {
 	out := &adminv1.Sample{
 		Time: stamp(s.At), Service: s.Name.String(), EvidenceClass: registryv1.EvidenceClass(s.Class) + 1,
 		Reporter: s.Reporter.String(), Detail: s.Detail, Count: max(s.Count, 1),
-		Accepted: s.Refused == "", Reason: s.Refused,
+		Accepted: s.Refused == "", Reason: s.Refused, Zone: s.Zone,
+	}
+	if c := s.Calls; c != nil {
+		out.Outcome = &adminv1.OutcomeSample{Issued: c.Issued, Ok: c.OK, Failed: c.Failed, Refused: c.Refused,
+			InProgress: c.InProgress, Interval: durationpb.New(c.Interval), Kind: reporterKindOf(c.Kind)}
 	}
 	if s.UID != 0 {
 		out.Uid = s.UID.String()

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
 	adminv1 "github.com/sightlinedev/sightline/proto/sightline/admin/v1"
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
@@ -48,11 +49,13 @@ func TestATapShowsWhatComesIn(t *testing.T) {
 		probes, endProbes := open(&adminv1.TapRequest{EvidenceClasses: []registryv1.EvidenceClass{registryv1.EvidenceClass_EVIDENCE_CLASS_PROBE}})
 		synctest.Wait()
 		probe := sample(checkoutName, u[0], "")
-		probe.Class = registry.ClassProbe
-		taps.Offer(sample(checkoutName, u[0], ""), sample(ledgerName, 7, ""), sample(checkoutName, u[1], "stale"), probe)
+		probe.Class, probe.Zone = registry.ClassProbe, "b"
+		call := sample(checkoutName, u[0], "")
+		call.Class, call.Calls = registry.ClassCallers, &Calls{Outcome: health.Outcome{Issued: 20, OK: 12, Failed: 8}, Interval: 2 * time.Second, Kind: health.FromEnvoy}
+		taps.Offer(sample(checkoutName, u[0], ""), sample(ledgerName, 7, ""), sample(checkoutName, u[1], "stale"), probe, call)
 
 		got, err := all.Recv()
-		if err != nil || len(got.GetSamples()) != 3 || got.GetLost() != 0 {
+		if err != nil || len(got.GetSamples()) != 4 || got.GetLost() != 0 {
 			t.Fatalf("%v, %v", got, err)
 		}
 		if s := got.GetSamples()[0]; !s.GetAccepted() || s.GetReason() != "" || s.GetUid() != u[0].String() || s.GetReporter() != checkout || s.GetCount() != 1 || s.GetService() != "shop/checkout" {
@@ -60,6 +63,13 @@ func TestATapShowsWhatComesIn(t *testing.T) {
 		}
 		if s := got.GetSamples()[1]; s.GetAccepted() || s.GetReason() != "stale" {
 			t.Errorf("sample %v", s)
+		}
+		if s := got.GetSamples()[2]; s.GetZone() != "b" || s.GetOutcome() != nil {
+			t.Errorf("sample %v", s)
+		}
+		if o := got.GetSamples()[3].GetOutcome(); o.GetIssued() != 20 || o.GetOk() != 12 || o.GetFailed() != 8 || o.GetInterval().AsDuration() != 2*time.Second ||
+			o.GetKind() != adminv1.ReporterKind_REPORTER_KIND_ENVOY {
+			t.Errorf("sample %v", got.GetSamples()[3])
 		}
 		if got, err = one.Recv(); err != nil || len(got.GetSamples()) != 1 || got.GetSamples()[0].GetUid() != u[1].String() {
 			t.Errorf("%v, %v", got, err)

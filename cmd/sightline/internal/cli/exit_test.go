@@ -50,6 +50,7 @@ func TestExitCodes(t *testing.T) {
 	w.file("user.yaml", "apiVersion: sightline.dev/v1\nkind: Service\nmetadata: {namespace: shop, name: user}\n"+
 		"spec: {profile: p, ports: [{name: grpc, number: 1}]}\n")
 	w.file("draft.yaml", "apiVersion: sightline.dev/v1\nkind: Contract\nmetadata: {namespace: shop, name: checkout}\nspec: {require: [probe]}\n")
+	w.file("good.yaml", "apiVersion: sightline.dev/v1\nkind: Contract\nmetadata: {namespace: shop, name: draft}\nspec: {guardPercent: 60}\n")
 	w.ok("apply", "-f", "{dir}/profile.yaml", "-f", "{dir}/user.yaml")
 	down, hung := nobody(t), deaf(t)
 	for _, c := range []struct {
@@ -81,6 +82,8 @@ func TestExitCodes(t *testing.T) {
 		{"contract test shop/checkout", 2, "name the draft"},
 		{"contract test -f {dir}/user.yaml shop/checkout", 2, "0 contracts"},
 		{"contract test -f {dir}/draft.yaml shop/checkout", 1, "draft.yaml:4:"},
+		{"contract test -f {dir}/good.yaml shop/checkout", 0, "no minute of shop/checkout is recorded"},
+		{"contract test -f {dir}/good.yaml shop/checkout --since 200h", 1, "since"},
 	} {
 		r := w.run("", strings.Fields(c.line)...)
 		if r.code != c.code || !strings.Contains(r.errOut, c.says) {
