@@ -43,13 +43,14 @@ type report struct {
 	row    *callersRow // of the entry that is applied
 }
 
-// hear records a report, touching the instances it speaks of, and returns how
+// hear records a report, touching the instances it speaks of (bad: it fails there
+// as much as the out-line asks for, by itself), and returns how
 // many entries were refused: of an unknown instance, or with a count that no
 // caller can have; all of them when the report is from the future, older than a
 // minute, or of an interval that cannot be. More calls may have ended than begun:
 // they began earlier. A report without entries says that the reporter called
 // nobody; it keeps what never was picked accruing.
-func (c *callers) hear(now time.Time, o *Outcomes, find func(registry.UID) *instance, touch func(*instance)) (refused int) {
+func (c *callers) hear(now time.Time, o *Outcomes, find func(registry.UID) *instance, touch func(i *instance, bad bool)) (refused int) {
 	if !o.acceptable(now) {
 		return len(o.Entries)
 	}
@@ -75,8 +76,8 @@ func (c *callers) hear(now time.Time, o *Outcomes, find func(registry.UID) *inst
 			}
 			r.row = i.callers
 		}
-		if c.apply(&r, e, x, own) {
-			touch(r.row.of)
+		if spoke, bad := c.apply(&r, e, x, own); spoke {
+			touch(r.row.of, bad)
 		}
 	}
 	return refused
@@ -182,8 +183,9 @@ func (c *callers) cellFor(r *report, i *instance, e *Outcome) (x *cell, own bool
 // called reports whether the entry tells of any call.
 func (e *Outcome) called() bool { return e.Issued|e.OK|e.Failed|e.Refused|e.InProgress != 0 }
 
-// apply records one entry, and reports whether it said something of now.
-func (c *callers) apply(r *report, e *Outcome, x *cell, own bool) bool {
+// apply records one entry, and reports whether it said something of now, and
+// whether that is as bad by itself as would take the instance out.
+func (c *callers) apply(r *report, e *Outcome, x *cell, own bool) (spoke, bad bool) {
 	samples, failures, ignored := float64(e.OK+e.Failed), float64(e.Failed), 0.0
 	switch r.Kind {
 	case FromEnvoy:
@@ -208,14 +210,14 @@ func (c *callers) apply(r *report, e *Outcome, x *cell, own bool) bool {
 		x.accrued, x.accruedIn = 0, 0
 	}
 	if samples == 0 {
-		return e.Refused > 0
+		return e.Refused > 0, e.Refused > 0
 	}
 	x.minute.add(samples, failures+ignored)
 	x.samples += r.weight * samples
 	x.failures += r.weight * failures
 	x.kinds = x.kinds.with(r.Kind)
 	x.newest = max(x.newest, r.at)
-	return true
+	return true, failures > 0 && failures >= c.terms.out*samples
 }
 
 // neverPicked accrues what the instance should have been given and was not, and

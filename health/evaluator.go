@@ -40,8 +40,9 @@ type Evaluator struct {
 	incidents   []Incident
 	gone        []Probing
 
-	queue queue
-	batch uint64 // counts the batches of samples
+	queue   queue
+	hearing time.Time // of the outcomes that are being recorded
+	batch   uint64    // counts the batches of samples
 	// steadiest caches restRenewsSince within one Judge.
 	steadiest      time.Time
 	steadiestKnown bool
@@ -61,7 +62,7 @@ func New(name registry.Name, start time.Time, memory Memory) *Evaluator {
 		memory:    memory,
 	}
 	e.ask = asked{
-		find: func(uid registry.UID) *instance { return e.instances[uid] }, touch: e.touch, sibling: e.sibling,
+		find: func(uid registry.UID) *instance { return e.instances[uid] }, touch: e.heardCallers, sibling: e.sibling,
 	}
 	return e
 }
@@ -69,7 +70,7 @@ func New(name registry.Name, start time.Time, memory Memory) *Evaluator {
 // asked are the evaluator's functions that the callers' table calls, made once.
 type asked struct {
 	find    func(registry.UID) *instance
-	touch   func(*instance)
+	touch   func(i *instance, bad bool)
 	sibling func(*instance) bool
 }
 
@@ -261,13 +262,6 @@ func (s *Sample) acceptable(now time.Time) bool {
 	default: // callers' word comes by ObserveOutcomes
 		return false
 	}
-}
-
-// ObserveOutcomes records one reporter's counts, and returns how many of its
-// entries were refused: of an unknown instance, without meaning, from the
-// future, or of a backlog.
-func (e *Evaluator) ObserveOutcomes(now time.Time, o *Outcomes) (refused int) {
-	return e.callers.hear(now, o, e.ask.find, e.ask.touch)
 }
 
 // Stand takes what the region's observers make of themselves. The value is

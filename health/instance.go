@@ -31,6 +31,8 @@ type instance struct {
 	callers *callersRow // owned by callers; nil: none was heard
 
 	seen        sight
+	lookedAt    time.Time // when that was
+	failedAt    time.Time // last report of a caller that was bad by itself
 	primacy     primacy
 	cadence     cadence
 	callersGood time.Time // since when callers have been good; zero: they are not

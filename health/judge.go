@@ -28,6 +28,10 @@ func (e *Evaluator) Judge(now time.Time) Judgement {
 	return o
 }
 
+// keptBatch is up to how many instances the space of a batch is kept for the
+// next: a service of the usual size whole.
+const keptBatch = 256
+
 func (e *Evaluator) stepLeases(now time.Time) {
 	var fresh map[*instance]bool
 	for _, i := range e.touched {
@@ -66,8 +70,9 @@ func (e *Evaluator) judgeTouched(now time.Time, o *Judgement) {
 			e.queue.schedule(i, e.next(i, now))
 		}
 	}
-	if cap(batch) <= 64 && len(e.touched) == 0 {
-		e.touched = batch[:0] // the usual batch is small: keep its space
+	if cap(batch) <= keptBatch && len(e.touched) == 0 {
+		clear(batch) // whoever is gone by the next time is not to be kept by it
+		e.touched = batch[:0]
 	}
 }
 

@@ -21,6 +21,7 @@ type sight struct {
 // judgement: what they say must be of one moment.
 func (e *Evaluator) look(i *instance, now time.Time) {
 	s := &i.seen
+	i.lookedAt = now
 	s.fresh, s.bad, s.primary = 0, 0, 0
 	s.callers = callersReading{}
 	if i.supplies(registry.ClassCallers) && i.callers != nil {
