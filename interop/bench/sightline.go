@@ -26,12 +26,12 @@ const operatorName = "operator"
 
 // sightline is a running server: the built binary, as in production.
 type sightline struct {
-	cmd        *exec.Cmd
-	ended      chan error
-	xds        string
-	identities string // folder
-	conn       *grpc.ClientConn
-	api        registryv1.RegistryServiceClient
+	cmd          *exec.Cmd
+	ended        chan error
+	xds, apiAddr string
+	identities   string // folder
+	conn         *grpc.ClientConn
+	api          registryv1.RegistryServiceClient
 }
 
 // readyWithin is how long a server may take to be ready.
@@ -52,7 +52,7 @@ func startSightline(ctx context.Context, dir string, r *report) (*sightline, err
 	if err != nil {
 		return nil, err
 	}
-	s.xds = addrs[0]
+	s.xds, s.apiAddr = addrs[0], addrs[1]
 	files := devca.FilesOf(s.identities, serverIdentity)
 	s.cmd = exec.Command(program, "server", "--data", filepath.Join(dir, "data"), "--dns-zone", "sightline.test.",
 		"--xds-listen", addrs[0], "--api-listen", addrs[1], "--dns-listen", addrs[2], "--http-listen", addrs[3],
