@@ -2,17 +2,24 @@
 // what weight, and why (HEALTH.md).
 //
 // An Evaluator belongs to one service and is owned by that service's shard. It
-// is pure: now is an argument, samples and registry changes go in, verdicts and
-// the time of the next judgement come out. It knows nothing of guards, views
-// or versions: what a service's callers are given is decided by views.
+// is pure: now is an argument, samples, outcomes and registry changes go in,
+// verdicts and the time of the next judgement come out. It knows nothing of
+// guards, views or versions: what a service's callers are given is decided by
+// views. What spans services, the region's Observers judge, from the Tally of
+// each evaluator; their Stance goes back to all of them.
 //
-// Where things are: types.go and evidence.go hold the words; each evidence
-// class and the leases have a file of their own (self.go, lease.go, suspects.go);
-// silence.go says when a class is silent; rules.go walks the rules in order,
-// outby.go says when what took an instance out lets it return, admission.go who
-// becomes a member; judge.go and queue.go see to it that only who was touched
-// or is due is looked at; checkpoint.go holds what outlives the process.
+// Where things are: types.go and evidence.go hold the words, terms.go what a
+// contract says. Each class of evidence has files of its own: self.go, lease.go
+// and suspects.go, probes.go, callers*.go (hearing.go says when those are read);
+// silence.go says when a class is silent, sight.go reads them all for one moment,
+// primary.go says which decides. rules.go walks the rules in order, with
+// dependencies.go (R2), observed.go (R3–R5) and third.go; outby.go and trial.go
+// say when what took an instance out lets it return, admission.go who becomes a
+// member, ramp.go and quarantine.go with what weight and whether at all. judge.go
+// and queue.go see to it that only who was touched or is due is looked at;
+// explain.go and describe.go are for people; checkpoint.go holds what outlives
+// the process, minutes*.go what is kept for a contract's test.
 //
-// To test with it: call New and Apply, feed Observe and Renew, and read what
-// Judge returns; the timelines in testdata/scenarios show how.
+// To test with it: call New and Apply, feed Observe, ObserveOutcomes and Renew,
+// and read what Judge returns; the timelines in testdata/scenarios show how.
 package health
