@@ -43,10 +43,6 @@ func (a *asker) ask(ctx context.Context, q question, kind Kind, timeout time.Dur
 	return r
 }
 
-// onTime is how late a time-out may be. One that is later says that this process
-// had no processor, and an answer may have come unread.
-const onTime = 50 * time.Millisecond
-
 // addresses are where a question may be put: every address is looked at, also
 // those that a name stands for now, and only these are connected to. A resolver
 // that fails is the prober's own trouble; one that says there is no such name

@@ -33,6 +33,7 @@ type Prober struct {
 	dialBacks  map[identity.ID]*rate.Limiter
 	awake      time.Time // when the loop last ran
 	gapEnd     time.Time // end of the last gap of our own
+	lagEnd     time.Time // when the loop last came late to something
 	pausedTold time.Time // when Events.Paused was last told
 }
 
@@ -87,6 +88,7 @@ func (p *Prober) loop(ctx context.Context) {
 	timer := time.NewTimer(heartbeat)
 	defer timer.Stop()
 	p.awake = time.Now()
+	rings := p.awake.Add(heartbeat)
 	for {
 		select {
 		case <-ctx.Done():
@@ -102,10 +104,26 @@ func (p *Prober) loop(ctx context.Context) {
 			p.wake(time.Now())
 			p.take(time.Now(), f)
 		case <-timer.C:
-			p.wake(time.Now())
+			now := time.Now()
+			p.lag(now, rings)
+			p.wake(now)
 		}
 		p.start(ctx, time.Now())
-		timer.Reset(p.untilNext(time.Now()))
+		now := time.Now()
+		wait := p.untilNext(now)
+		rings = now.Add(wait)
+		timer.Reset(wait)
+	}
+}
+
+// onTime is how late this process may be to what it waits for. If it is later
+// it has no processor to spare, and may be as late to read an answer.
+const onTime = 50 * time.Millisecond
+
+// lag notes that the loop comes late to something that was ready then.
+func (p *Prober) lag(now, then time.Time) {
+	if now.Sub(then) > onTime {
+		p.lagEnd = now
 	}
 }
 
@@ -126,7 +144,7 @@ func (p *Prober) wake(now time.Time) {
 
 // start begins every probe that is due, as far as there is room.
 func (p *Prober) start(ctx context.Context, now time.Time) {
-	for p.inFlight < p.cfg.Limits.InFlight {
+	for p.inFlight < p.room(now) {
 		t := p.dueFirst(now)
 		if t == nil {
 			return
@@ -150,7 +168,7 @@ func (p *Prober) start(ctx context.Context, now time.Time) {
 // quarters of the room: a dead zone must not keep the others from being asked.
 func (p *Prober) dueFirst(now time.Time) *target {
 	t := p.prompt.first()
-	if s := p.slow.first(); s != nil && p.slowFlight < p.slowRoom() && (t == nil || s.due.Before(t.due)) {
+	if s := p.slow.first(); s != nil && p.slowFlight < p.slowRoom(now) && (t == nil || s.due.Before(t.due)) {
 		t = s
 	}
 	if t == nil || t.due.After(now) {
@@ -160,7 +178,19 @@ func (p *Prober) dueFirst(now time.Time) *target {
 	return t
 }
 
-func (p *Prober) slowRoom() int { return max(1, p.cfg.Limits.InFlight*3/4) }
+func (p *Prober) slowRoom(now time.Time) int { return max(1, p.room(now)*3/4) }
+
+// lagRoom is the room while there is no processor to spare: more probes at once
+// would all end late, and none would tell anything.
+const lagRoom = 64
+
+// room is how many probes may be in flight.
+func (p *Prober) room(now time.Time) int {
+	if now.Sub(p.lagEnd) < heartbeat {
+		return min(p.cfg.Limits.InFlight, lagRoom)
+	}
+	return p.cfg.Limits.InFlight
+}
 
 // next says what a target that is due is asked; ok is false where it has to
 // wait, and its time has been moved. An address that is not proved is dialled
@@ -202,13 +232,13 @@ func slowOutcome(o Outcome) bool { return o == TimedOut || o == Unreachable }
 // untilNext is how long the loop may wait.
 func (p *Prober) untilNext(now time.Time) time.Duration {
 	wait := heartbeat
-	if p.inFlight >= p.cfg.Limits.InFlight {
-		return wait // a result makes room first
+	if p.inFlight >= p.room(now) {
+		return wait // a result makes room first, or a lag ends
 	}
 	if t := p.prompt.first(); t != nil {
 		wait = min(wait, t.due.Sub(now))
 	}
-	if t := p.slow.first(); t != nil && p.slowFlight < p.slowRoom() {
+	if t := p.slow.first(); t != nil && p.slowFlight < p.slowRoom(now) {
 		wait = min(wait, t.due.Sub(now))
 	}
 	return max(wait, 0)
@@ -221,6 +251,7 @@ func (p *Prober) take(now time.Time, f flight) {
 	if t.slowSlot {
 		p.slowFlight--
 	}
+	p.lag(now, r.At)
 	p.excuse(now, &r)
 	p.counts.probed(&r)
 	if t.gone {
@@ -238,19 +269,24 @@ func (p *Prober) take(now time.Time, f flight) {
 }
 
 // excuse takes a failure back that this process may have caused: one of a probe
-// in flight while it did not run, or a time-out that came so late that nobody
-// was there to read an answer.
+// in flight while it did not run, or a time-out of one while it had no processor
+// to read an answer.
 func (p *Prober) excuse(now time.Time, r *Result) {
-	if r.Outcome != OK && r.started.Before(p.gapEnd) {
-		r.excuse = max(r.excuse, p.gapEnd.Sub(r.started))
-	}
-	if r.excuse == 0 {
+	var gap time.Duration
+	switch {
+	case r.Outcome != OK && r.started.Before(p.gapEnd):
+		gap = p.gapEnd.Sub(r.started)
+	case r.Outcome == TimedOut && r.excuse > 0:
+		gap = r.excuse
+	case r.Outcome == TimedOut && r.started.Before(p.lagEnd):
+		gap = onTime
+	default:
 		return
 	}
-	r.Outcome, r.Detail = NoWord, "the prober did not run"
+	r.Outcome, r.Detail, r.excuse = NoWord, "the prober did not run", gap
 	p.counts.starved.Add(1)
 	if now.Sub(p.pausedTold) > pausedAgain {
-		p.paused(now, r.excuse)
+		p.paused(now, gap)
 	}
 }
 

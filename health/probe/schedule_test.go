@@ -13,6 +13,7 @@ import (
 
 	"github.com/sightlinedev/sightline/health/probe"
 	healthv1 "github.com/sightlinedev/sightline/proto/sightline/health/v1"
+	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 )
 
 // many are n targets of an own address each, all refusing.
@@ -336,6 +337,42 @@ func TestStarvedProber(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLaggingProber: while the loop comes late to results, a time-out may be an
+// answer that nobody read; a refusal is one that somebody did.
+func TestLaggingProber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.set(w.hang, at)
+		c := w.config()
+		c.Events.Changed = func(r probe.Result, _ probe.Outcome) {
+			if r.Kind == probe.HTTP {
+				time.Sleep(70 * time.Millisecond) // what waits meanwhile is taken late
+			}
+		}
+		busy := many(100, asking(registryv1.ProbeKind_PROBE_KIND_HTTP, "", "/"))
+		for i, m := range busy { // each changes at each probe
+			n := 0
+			w.listen(m.GetAddress()+":80", func(c net.Conn) {
+				n++
+				answering(fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n", 500+(i+n)%90))(c)
+			})
+		}
+		refuses := "10.9.0.1:80"
+		w.plane.assign(full(1, append(busy, target("i998", at), target("i999", refuses))...))
+		p, stop := w.run(c)
+		time.Sleep(20 * time.Second)
+		stop()
+		heardOf := map[string]int{}
+		results, _, _ := w.plane.heard()
+		for _, r := range results {
+			heardOf[r.uid]++
+		}
+		if heardOf["i998"] > 0 || heardOf["i999"] == 0 || p.Counts().Starved == 0 || p.Counts().Gaps > 0 {
+			t.Errorf("%d results on the one that hangs, %d on the one that refuses, counts %+v", heardOf["i998"], heardOf["i999"], p.Counts())
+		}
+	})
 }
 
 // TestFullRoomLetsGo: with one place, a target that hangs does not stop the
