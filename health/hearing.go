@@ -1,6 +1,10 @@
 package health
 
-import "time"
+import (
+	"time"
+
+	"github.com/sightlinedev/sightline/registry"
+)
 
 // calmLook is how often an instance that callers speak well of is read. Callers
 // report so often, each on its own, that reading their numbers with every report
@@ -22,7 +26,7 @@ func (e *Evaluator) heardCallers(i *instance, bad bool) {
 	if bad {
 		i.failedAt = e.hearing
 	}
-	if i.touched {
+	if i.touched || !i.supplies(registry.ClassCallers) {
 		return
 	}
 	at := i.lookedAt.Add(calmLook)
