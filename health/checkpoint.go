@@ -3,6 +3,7 @@ package health
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sightlinedev/sightline/registry"
@@ -23,13 +24,19 @@ const (
 // value remembers nothing.
 type Memory struct {
 	instances map[registry.UID]remembered
+	all       bool // the callers of every member decide
+	callers   map[registry.UID]bool
 }
 
 // stored is the form on disk. Times are ages at the moment of the checkpoint:
 // the wall clock may be another one after a start.
 type stored struct {
 	Format    int                         `json:"v"`
-	Instances map[registry.UID]remembered `json:"i"`
+	Instances map[registry.UID]remembered `json:"i,omitempty"`
+	// All: the callers of every member decide. Callers: of these they do. The
+	// usual service has all or none, and nothing else to remember.
+	All     bool           `json:"all,omitempty"`
+	Callers []registry.UID `json:"callers,omitempty"`
 }
 
 type remembered struct {
@@ -42,7 +49,6 @@ type remembered struct {
 	Draining   bool              `json:"draining,omitempty"` // by its own word
 	Lapsed     *time.Duration    `json:"lapsed,omitempty"`   // age of the lapse
 	Kept       uint32            `json:"kept,omitempty"`     // percent of the weight; 0: all
-	Callers    bool              `json:"callers,omitempty"`  // they decide
 	Trial      bool              `json:"trial,omitempty"`
 	OnWord     bool              `json:"word,omitempty"` // callers took it out
 	Ramp       *storedRamp       `json:"ramp,omitempty"`
@@ -97,10 +103,17 @@ func (e *Evaluator) Checkpoint(now time.Time) []byte {
 			}
 			s.Instances[uid] = r
 		}
+		if i.member && i.primacy.callers {
+			s.Callers = append(s.Callers, uid)
+		}
 	}
-	if s.Instances == nil {
+	if len(s.Callers) > 0 && len(s.Callers) == e.members {
+		s.All, s.Callers = true, nil
+	}
+	if s.Instances == nil && s.Callers == nil && !s.All {
 		return nil
 	}
+	slices.Sort(s.Callers)
 	b, err := json.Marshal(s)
 	if err != nil {
 		// Only numbers, strings and booleans: cannot fail.
@@ -114,7 +127,7 @@ func (i *instance) remember(now time.Time) (r remembered, notable bool) {
 	r = remembered{
 		Unadmitted: !i.member, State: v.State, Rule: v.Rule, Detail: v.Detail,
 		Age: now.Sub(v.Since), Draining: i.self.draining(),
-		Callers: i.primacy.callers, Trial: i.trial.runs, OnWord: i.trial.onCallersWord,
+		Trial: i.trial.runs, OnWord: i.trial.onCallersWord,
 		Partial: i.member && !i.onceFull, Quarantine: i.quarantine.remember(now, i.terms),
 	}
 	if v.Kept < 100 {
@@ -134,7 +147,7 @@ func (i *instance) remember(now time.Time) (r remembered, notable bool) {
 		r.Retry = &storedRetry{i.retry.rule, now.Sub(i.retry.at), i.retry.times, i.retry.why}
 	}
 	return r, r.Unadmitted || r.State != Eligible || r.Outs != nil || r.Draining || r.Lapsed != nil ||
-		r.Callers || r.Trial || r.OnWord || r.Ramp != nil || r.Partial || r.Retry != nil || r.Quarantine != nil
+		r.Trial || r.OnWord || r.Ramp != nil || r.Partial || r.Retry != nil || r.Quarantine != nil
 }
 
 func (q *quarantine) remember(now time.Time, t *terms) *storedQuarantine {
@@ -171,7 +184,14 @@ func ReadMemory(b []byte) (Memory, error) {
 			return Memory{}, fmt.Errorf("health checkpoint: instance %s: %w", uid, err)
 		}
 	}
-	return Memory{instances: s.Instances}, nil
+	m := Memory{instances: s.Instances, all: s.All}
+	for _, uid := range s.Callers {
+		if m.callers == nil {
+			m.callers = make(map[registry.UID]bool, len(s.Callers))
+		}
+		m.callers[uid] = true
+	}
+	return m, nil
 }
 
 func (r *remembered) check() error {
@@ -206,6 +226,7 @@ func (r *remembered) check() error {
 func (m Memory) restore(i *instance, start time.Time) {
 	r, ok := m.instances[i.row.UID]
 	i.member, i.onceFull = i.proved(), i.proved()
+	i.primacy.callers = m.all || m.callers[i.row.UID]
 	if !ok {
 		if i.member {
 			i.verdict.State, i.verdict.Member, i.verdict.Rule = Eligible, true, R7
@@ -213,6 +234,7 @@ func (m Memory) restore(i *instance, start time.Time) {
 		return
 	}
 	i.member = i.member && !r.Unadmitted
+	i.primacy.callers = i.primacy.callers && i.member
 	i.onceFull = i.member && !r.Partial
 	i.verdict.State, i.verdict.Rule, i.verdict.Detail = r.State, r.Rule, r.Detail
 	i.verdict.Member, i.verdict.Kept = i.member, r.Kept
@@ -238,7 +260,6 @@ func (m Memory) restore(i *instance, start time.Time) {
 
 // resume goes on with what was under way.
 func (r *remembered) resume(i *instance, start time.Time) {
-	i.primacy.callers = r.Callers
 	if i.member {
 		i.trial = trial{runs: r.Trial, onCallersWord: r.OnWord}
 	}

@@ -311,3 +311,23 @@ func TestJudgingWhoIsDueIsEnoughWithProbers(t *testing.T) {
 		}
 	})
 }
+
+// That callers decide is remembered in a few bytes, and holds again at once.
+func TestCheckpointOfAServiceWhoseCallersDecide(t *testing.T) {
+	s := newScenario()
+	s.do(t, "load i1-i4 zone=z1 supplies=probe,callers", "probers p1@z1 p2@z2", "callers r1-r5 rate=4", "run 70s")
+	if b := string(s.e.Checkpoint(s.now)); b != `{"v":2,"all":true}` {
+		t.Errorf("checkpoint: %s", b)
+	}
+	s.do(t, "restart 5s", "run 3s")
+	for _, v := range s.e.Verdicts() {
+		if v.Primary != registry.ClassSet(0).With(registry.ClassCallers) {
+			t.Errorf("after a start: %+v", v)
+		}
+	}
+	s.do(t, "add i5 zone=z1 supplies=self", "run 1s")
+	m, err := ReadMemory(s.e.Checkpoint(s.now))
+	if err != nil || m.all || len(m.callers) != 4 {
+		t.Errorf("of five: %+v, %v", m, err)
+	}
+}
