@@ -109,9 +109,9 @@ func historyListing(all []*adminv1.Transition, now time.Time) listing {
 		columns: []string{"TIME", "INSTANCE", "FROM", "TO", "RULE", "VIEW", "AGE", "DETAIL"},
 		prose:   true,
 	}
-	head := ""
-	if len(all) > 0 {
-		head = all[0].GetVersion()
+	head := "" // the newest version among them
+	for _, t := range all {
+		head = cmp.Or(head, t.GetVersion())
 	}
 	for _, t := range all {
 		name := shown(t.GetLabel(), t.GetUid())

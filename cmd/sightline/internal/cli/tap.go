@@ -191,7 +191,7 @@ func (t *tapping) take(s *adminv1.Sample) error {
 func sampleText(s *adminv1.Sample) string {
 	text := s.GetDetail()
 	if o := s.GetOutcome(); o != nil {
-		text = fmt.Sprintf("%d of %d calls failed within %s", o.GetFailed(), o.GetOk()+o.GetFailed(), o.GetInterval().AsDuration())
+		text = fmt.Sprintf("%d of %d calls failed within %s", o.GetFailed(), o.GetOk()+o.GetFailed(), o.GetInterval().AsDuration().Round(100*time.Millisecond))
 		if o.GetRefused() > 0 {
 			text += fmt.Sprintf(", %d refused", o.GetRefused())
 		}
@@ -202,7 +202,7 @@ func sampleText(s *adminv1.Sample) string {
 	if s.GetLatency() != nil {
 		text += " in " + s.GetLatency().AsDuration().String()
 	}
-	if s.GetCount() > 1 {
+	if s.GetCount() > 1 && s.GetOutcome() == nil {
 		text += fmt.Sprintf(" (%d samples)", s.GetCount())
 	}
 	return text

@@ -193,7 +193,11 @@ func (a *app) printDiffs(diffs []*adminv1.ViewDiff, req *adminv1.DiffViewsReques
 			fmt.Fprintln(a.out, plain(line))
 		}
 	}
-	fmt.Fprintf(a.err, "%s: %s\n", between, counted(len(diffs), "service")+" differ")
+	differ := "differ"
+	if len(diffs) == 1 {
+		differ = "differs"
+	}
+	fmt.Fprintf(a.err, "%s: %s %s\n", between, counted(len(diffs), "service"), differ)
 	return nil
 }
 

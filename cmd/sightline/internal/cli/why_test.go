@@ -210,3 +210,68 @@ func TestListsOfQuarantines(t *testing.T) {
 		}
 	}
 }
+
+// TestSampleTexts says what a sample says, by class.
+func TestSampleTexts(t *testing.T) {
+	for want, s := range map[string]*adminv1.Sample{
+		"SERVING":                              {Detail: "SERVING", Count: 1},
+		"entries of a load report (7 samples)": {Detail: "entries of a load report", Count: 7},
+		"8 of 20 calls failed within 2s, 3 refused, 1 not ended": {Detail: "issued 21", Count: 21, Outcome: &adminv1.OutcomeSample{
+			Issued: 21, Ok: 12, Failed: 8, Refused: 3, InProgress: 1, Interval: durationpb.New(2001 * time.Millisecond)}},
+		"OK in 3ms": {Detail: "OK", Count: 1, Latency: durationpb.New(3 * time.Millisecond)},
+	} {
+		if got := sampleText(s); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	s := &adminv1.Sample{Reporter: "spiffe://demo.test/sightline/prober/p1", Zone: "b", Address: "127.0.0.1"}
+	if got := reporterText(s); got != "spiffe://demo.test/sightline/prober/p1 zone b at 127.0.0.1" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestDiffLines shows a service that is new, one that is gone, and every way in
+// which a member can differ.
+func TestDiffLines(t *testing.T) {
+	v := func(seq string) *viewv1.View {
+		return &viewv1.View{Namespace: "shop", Name: "cart", EndpointVersion: "7." + seq, ConfigVersion: "7.1", Confidence: viewv1.Confidence_CONFIDENCE_FULL,
+			Guard: &viewv1.Guard{Serving: 1, Members: 2, FloorPercent: 50}, Contract: "shop/cart"}
+	}
+	m := func(label string, change func(*viewv1.Member)) *viewv1.Member {
+		m := &viewv1.Member{Uid: "i17", Label: label, Endpoint: &viewv1.Member_Address{Address: "10.0.0.1"}, State: viewv1.State_STATE_ELIGIBLE, Weight: 100, BaseWeight: 100,
+			Listed: true, Zone: "a", Evidence: &viewv1.Evidence{Rule: "R7", Detail: "self reports SERVING"}}
+		if change != nil {
+			change(m)
+		}
+		return m
+	}
+	out := func(m *viewv1.Member) {
+		m.State, m.Listed, m.LastResort, m.Weight = viewv1.State_STATE_INELIGIBLE, false, true, 1
+		m.Evidence = &viewv1.Evidence{Rule: "R4", Detail: "callers: score 0.37"}
+	}
+	changed := &adminv1.ViewDiff{Before: v("8"), After: v("9"), Members: []*adminv1.MemberDiff{
+		{After: m("new", nil)}, {Before: m("old", func(m *viewv1.Member) { m.Draining = true })}, {Before: m("c", nil), After: m("c", out)},
+		{Before: m("d", nil), After: m("d", func(m *viewv1.Member) { m.OwnLocality = true })},
+	}}
+	changed.After.Guard = &viewv1.Guard{Tripped: true, Serving: 0, Members: 2, FloorPercent: 50}
+	changed.After.Ports = []*registryv1.Port{{Name: "grpc", Number: 1, Protocol: registryv1.Protocol_PROTOCOL_GRPC}}
+	for _, c := range []struct {
+		diff *adminv1.ViewDiff
+		want string
+	}{
+		{changed, `  shop/cart  view 8 -> 9  config 1 -> 1
+  ~ guard not tripped: 1 of 2 serving, floor 50% -> TRIPPED, all are listed: 0 of 2 serving, floor 50%
+  ~ ports <none> -> grpc:1/grpc
+  + new  10.0.0.1  eligible, weight 100, listed yes   R7: self reports SERVING
+  - old  10.0.0.1  eligible,draining, weight 100, listed yes
+  ~ c  state eligible -> ineligible, listed yes -> no, weight 100 -> 1, last resort no -> yes   R4: callers: score 0.37
+  ~ d  something that is not shown here; see -o json   R7: self reports SERVING`},
+		{&adminv1.ViewDiff{After: v("9"), Members: []*adminv1.MemberDiff{{After: m("new", nil)}}},
+			"+ shop/cart  the service is new\n  + new  10.0.0.1  eligible, weight 100, listed yes   R7: self reports SERVING"},
+		{&adminv1.ViewDiff{Before: v("9")}, "- shop/cart  the service is gone"},
+	} {
+		if got := strings.Join(diffLines(c.diff), "\n"); got != c.want {
+			t.Errorf("it prints\n%s\nwant\n%s", got, c.want)
+		}
+	}
+}
