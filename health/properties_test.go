@@ -325,7 +325,7 @@ func TestCheckpointOfAServiceWhoseCallersDecide(t *testing.T) {
 			t.Errorf("after a start: %+v", v)
 		}
 	}
-	s.do(t, "add i5 zone=z1 supplies=self", "run 1s")
+	s.do(t, "add i5 zone=z1", "run 1s")
 	m, err := ReadMemory(s.e.Checkpoint(s.now))
 	if err != nil || m.all || len(m.callers) != 4 {
 		t.Errorf("of five: %+v, %v", m, err)
