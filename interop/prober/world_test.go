@@ -42,9 +42,12 @@ type world struct {
 	client *rawxds.Client
 }
 
-func start(t *testing.T) *world {
+func start(t *testing.T) *world { return startAs(t, "dev") }
+
+// startAs starts the server command given.
+func startAs(t *testing.T, command string) *world {
 	t.Helper()
-	s := harness.StartServer(t, harness.ServerConfig{})
+	s := harness.StartServer(t, harness.ServerConfig{Command: command})
 	w := &world{T: t, s: s, api: s.DialAPI(t, s.Operator(t))}
 	c, err := rawxds.Delta(context.Background(), s.DialXDS(t, s.CA.Mint(t, "/ns/shop/sa/web")), rawxds.Node("delta", "envoy", "local", "a"), nil)
 	w.ok(err)
@@ -71,14 +74,19 @@ type proberProcess struct {
 	name, http string
 }
 
-// prober starts one in a zone.
+// prober starts one in a zone, for instances on loopback.
 func (w *world) prober(name, zone string) *proberProcess {
+	w.Helper()
+	return w.proberWith(name, zone, "--allow-loopback")
+}
+
+func (w *world) proberWith(name, zone string, args ...string) *proberProcess {
 	w.Helper()
 	who := w.s.CA.Mint(w, "/sightline/prober/"+name)
 	page := net.JoinHostPort("127.0.0.1", strconv.Itoa(harness.FreeBlock(w, 0)))
-	return &proberProcess{name: name, http: page,
-		Process: harness.Start(w, "prober "+name, harness.SightlineBinary(w), nil, "prober", "--zone", zone, "--allow-loopback", "--api", w.s.API,
-			"--cert", who.CertFile, "--key", who.KeyFile, "--bundle", who.BundleFile, "--http-listen", page, "--log-format", "json")}
+	args = append([]string{"prober", "--zone", zone, "--api", w.s.API, "--cert", who.CertFile, "--key", who.KeyFile,
+		"--bundle", who.BundleFile, "--http-listen", page, "--log-format", "json"}, args...)
+	return &proberProcess{name: name, http: page, Process: harness.Start(w, "prober "+name, harness.SightlineBinary(w), nil, args...)}
 }
 
 // targets is how many a prober has, by its own page.
