@@ -59,7 +59,7 @@ func (s *service) incomparable(c registry.Change) string {
 		return "a change is on its way"
 	case c.DamagedRows > 0:
 		return "rows of it cannot be read"
-	case k.rollout != nil && k.rollout.done > 0:
+	case k.zonesAhead():
 		return "a contract is in effect in some zones"
 	}
 	for _, v := range s.evaluator.Verdicts() {

@@ -120,6 +120,10 @@ func (k *contracts) effective() registry.Contract {
 	return c
 }
 
+// zonesAhead reports whether the newest contract is in effect somewhere: then
+// everybody was told of it where it is, and of the one before elsewhere.
+func (k *contracts) zonesAhead() bool { return k.rollout != nil && k.rollout.done > 0 }
+
 // resume takes the rows of a start, and what a checkpoint remembers: a contract
 // that was on its way is so again, from its shadow on, and one that was refused
 // stays refused. Without a memory the newest contract governs.
@@ -431,20 +435,6 @@ func (s *service) tellRollout(r Rollout) {
 func (s *service) tellContract(c registry.Contract, zone string) {
 	if f := s.set.cfg.Events.Contract; f != nil {
 		f(s.name, c, zone)
-	}
-}
-
-// tellZones says again which zones are ahead of the others.
-func (s *service) tellZones() {
-	r := s.contracts.rollout
-	switch {
-	case r == nil || r.done == 0:
-	case r.done == len(r.zones):
-		s.tellContract(r.wanted, "")
-	default:
-		for _, z := range r.zones[:r.done] {
-			s.tellContract(r.wanted, z)
-		}
 	}
 }
 

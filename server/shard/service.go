@@ -88,9 +88,8 @@ func (s *service) tellProbers(c registry.Change) {
 	if e.Changed != nil {
 		e.Changed(c)
 	}
-	if e.Contract != nil && c.Service != nil {
-		e.Contract(s.name, c.Contract, "")
-		s.tellZones()
+	if c.Service != nil && !s.contracts.zonesAhead() {
+		s.tellContract(c.Contract, "")
 	}
 }
 
