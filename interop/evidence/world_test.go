@@ -28,6 +28,7 @@ const (
 // world is a server, an operator, and callers under identities of their own.
 type world struct {
 	*testing.T
+	whole *testing.T // all of it, where T is a part
 	s     *harness.Server
 	api   *harness.API
 	admin adminv1.AdminServiceClient
@@ -41,7 +42,7 @@ const callers = 3
 func start(t *testing.T) *world {
 	t.Helper()
 	s := harness.StartServer(t, harness.ServerConfig{})
-	w := &world{T: t, s: s, api: s.DialAPI(t, s.Operator(t))}
+	w := &world{T: t, whole: t, s: s, api: s.DialAPI(t, s.Operator(t))}
 	w.admin = adminv1.NewAdminServiceClient(w.api.Conn)
 	w.api.Apply(t, &registryv1.Change{Change: &registryv1.Change_PutProfile{PutProfile: &registryv1.Profile{
 		Namespace: "shop", Name: "called", Supplies: []registryv1.EvidenceClass{

@@ -67,8 +67,8 @@ type LoadDrop uint8
 
 // The reasons.
 const (
-	// DropInterval: the report covers more than 2.5 of our intervals, or none.
-	// It is dropped whole.
+	// DropInterval: the report covers more than 2.5 of our intervals, none, or a
+	// time when this server was not there. It is dropped whole.
 	DropInterval LoadDrop = iota
 	// DropUnknown: no service of the region has that Cluster.
 	DropUnknown

@@ -214,7 +214,7 @@ func (l *loadStream) take(now time.Time) {
 		return
 	}
 	defer func() { l.last = now }()
-	if !l.msg.timely() {
+	if !l.msg.timely(now.Sub(l.srv.since)) {
 		l.dropped(views.Name{}, DropInterval, len(l.msg.rows))
 		return
 	}
@@ -261,9 +261,13 @@ func (l *loadStream) calledNobody(snap *views.Snapshot, now time.Time) {
 }
 
 // timely reports whether each part of the report covers a time that it can be
-// judged by.
-func (m *loadMessage) timely() bool {
-	return !slices.ContainsFunc(m.parts, func(p loadPart) bool { return p.interval <= 0 || p.interval > maxLoadInterval })
+// judged by. The first report of a stream after our absence covers a part of
+// that, however short it is: Envoy tries every five seconds, and loses what it
+// counted before its last try. An instance that was repaired meanwhile must not be
+// withdrawn for it.
+func (m *loadMessage) timely(present time.Duration) bool {
+	longest := min(maxLoadInterval, present)
+	return !slices.ContainsFunc(m.parts, func(p loadPart) bool { return p.interval <= 0 || p.interval > longest })
 }
 
 // takePart reads one Cluster's part. Names that can be nobody's, such as that of

@@ -56,7 +56,11 @@ func inLoadWorld(t *testing.T, test func(w *world, l *loads), opts ...option) {
 	synctest.Test(t, func(t *testing.T) {
 		var w *world
 		l := &loads{}
-		runWorld(t, func(is *world) { w = is; test(is, l) }, append(opts, hearing(&w, l))...)
+		runWorld(t, func(is *world) {
+			w = is
+			time.Sleep(time.Minute) // it has been there for a while
+			test(is, l)
+		}, append(opts, hearing(&w, l))...)
 		for k, n := range l.streams {
 			if n != 0 {
 				t.Errorf("%d LRS streams of %s are still counted after the end", n, k)
@@ -251,6 +255,27 @@ func TestLoadReportOverTooLongATimeIsDroppedWhole(t *testing.T) {
 		r.send(part("orders.shop", "10.0.0.2:8080", 2*time.Second))
 		l.expect(w, "envoy shop/orders i1:5/5/0/0")
 		r.close()
+	})
+}
+
+// A report that covers a time when this server was not there is dropped, however
+// short it is: what it tells of may have been repaired in that time.
+func TestLoadReportOverOurAbsenceIsDropped(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		w.put(svc("checkout.shop", "10.0.0.1"))
+		for _, wait := range []time.Duration{0, 1900 * time.Millisecond, 2 * time.Second} {
+			w.restart(hearing(&w, l))
+			synctest.Wait()
+			time.Sleep(wait)
+			r := w.reporter(context.Background(), "envoy")
+			r.send(envoyCluster("checkout.shop", endpoint("10.0.0.1:8080", 5, 0, 5)))
+			if wait < 2*time.Second {
+				l.expect(w, "- / interval 1")
+			} else {
+				l.expect(w, "envoy shop/checkout i1:5/0/5/0")
+			}
+			r.close()
+		}
 	})
 }
 

@@ -212,6 +212,7 @@ func BenchmarkLoadReport(b *testing.B) {
 		Policy:   func() *authz.Policy { return &authz.Policy{TrustDomain: "test", Default: authz.WholeTrustDomain} },
 		Loads:    func(r LoadReport) { taken += len(r.Entries) },
 	})
+	s.since = time.Now().Add(-time.Hour)
 	ads := &stream{srv: s, who: who, met: true, kind: kindOf("gRPC Go", false), shape: rendering{size: views.SizeGo, zone: "a"}}
 	r := ads.know("checkout.shop")
 	r.set(eds, subscribed|held)

@@ -85,6 +85,7 @@ type Server struct {
 	restamps restamps
 	complete atomic.Bool
 	loaded   chan struct{} // closed when the snapshot is complete
+	since    time.Time     // when that was; not before loaded is closed
 	stopping chan struct{} // closed when streams are refused
 	policy   atomic.Uint64 // generation that the streams' scopes were judged by
 
@@ -211,6 +212,7 @@ func (s *Server) ready() bool {
 	generation := s.generation()
 	if s.complete.CompareAndSwap(false, true) {
 		s.policy.Store(generation)
+		s.since = time.Now()
 		close(s.loaded)
 	}
 	return true
