@@ -12,7 +12,6 @@ import (
 	"time"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	"google.golang.org/grpc"
 
 	"github.com/sightlinedev/sightline/interop/harness"
 	"github.com/sightlinedev/sightline/interop/harness/rawxds"
@@ -36,7 +35,6 @@ type cast struct {
 	w    *world
 	bs   []*harness.Backend
 	uids map[string]string // host/label
-	self grpc.ClientStreamingClient[healthv1.ReportSelfRequest, healthv1.ReportSelfResponse]
 }
 
 func (w *world) cast(n int) *cast {
