@@ -28,7 +28,8 @@ type Trial struct {
 	Minutes   int // replayed
 	Missing   int // minutes of the span that no record is left of
 	Instances int // that the records speak of
-	// Changes are the spans within which the two verdicts differ, by time.
+	// Changes are the spans within which the two verdicts differ, by time: in the
+	// state, or in whether the instance is admitted.
 	Changes []TrialChange
 	// Peak is the moment at which most members would have been out; zero: never
 	// any.
@@ -304,7 +305,7 @@ func (r *replaying) count(v health.Verdict, by int) {
 	}
 }
 
-func verdictOf(v health.Verdict) TrialVerdict { return TrialVerdict{v.State, v.Rule, v.Detail} }
+func shown(v health.Verdict) TrialVerdict { return TrialVerdict{v.State, v.Rule, v.Detail} }
 
 // compare opens and closes the spans of those whose verdict changed.
 func (t *trial) compare(now time.Time, changed map[registry.UID]bool) {
@@ -317,14 +318,15 @@ func (t *trial) compare(now time.Time, changed map[registry.UID]bool) {
 		live, there := t.live.verdicts[uid]
 		draft, thereToo := t.draft.verdicts[uid]
 		open := t.open[uid]
-		if open != nil && (!there || !thereToo || open.Live.State != live.State || open.Draft.State != draft.State) {
+		differs := there && thereToo && (live.State != draft.State || live.Member != draft.Member)
+		if open != nil && (!differs || open.Live.State != live.State || open.Draft.State != draft.State) {
 			open.To = now
 			t.out.Changes = append(t.out.Changes, *open)
 			delete(t.open, uid)
 			open = nil
 		}
-		if open == nil && there && thereToo && live.State != draft.State {
-			t.open[uid] = &TrialChange{UID: uid, From: now, Live: verdictOf(live), Draft: verdictOf(draft)}
+		if open == nil && differs {
+			t.open[uid] = &TrialChange{UID: uid, From: now, Live: shown(live), Draft: shown(draft)}
 		}
 	}
 }

@@ -197,3 +197,26 @@ func TestATrialIsBounded(t *testing.T) {
 		k.stop()
 	})
 }
+
+// TestADraftJudgesSilence: what was never heard is recorded too.
+func TestADraftJudgesSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newRecorded(t)
+		k.start(Boot{Services: []registry.Change{threeZones(1, nil)}})
+		k.run(4*time.Minute, all(5, 6)...)
+		got, err := k.set.TestContract(t.Context(), checkout, registry.Contract{Silence: registry.SilenceIneligible}, time.Hour)
+		if err != nil || len(got.Changes) != 2 || got.Changes[0].UID != 5 || got.Changes[0].Live.State != health.Unknown ||
+			got.Changes[0].Draft.Rule != health.R6 || !got.Changes[0].To.IsZero() || got.Peak.DraftOut != 2 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		// One that comes and never speaks is a member by one contract alone.
+		k.set.SubmitChange(changed(2, nil))
+		k.set.SubmitChange(rows(checkout, 3, 0, self, 13))
+		k.run(3*time.Minute, all(5, 6)...)
+		got, err = k.set.TestContract(t.Context(), checkout, registry.Contract{Silence: registry.SilenceIneligible}, time.Hour)
+		if err != nil || len(got.Changes) != 3 || got.Changes[2].UID != 13 || got.Changes[2].Draft.Rule != health.Admission {
+			t.Errorf("with a new one: %+v, %v", got, err)
+		}
+		k.stop()
+	})
+}
