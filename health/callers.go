@@ -33,7 +33,8 @@ type callers struct {
 
 	reporters map[Reporter]*reporter
 	rows      []*callersRow
-	gapAt     int64 // own gap: reports before it have no successor
+	gapAt     int64  // own gap: reports before it have no successor
+	stirs     uint32 // counts what ended the quiet of the service's instances
 
 	// The turn of reading: what settle fixed, and what readings worked out since.
 	settledAt time.Time

@@ -34,7 +34,10 @@ func newCallersFleet(n int) *callersFleet {
 func (f *callersFleet) find(uid registry.UID) *instance { return f.instances[uid] }
 
 func (f *callersFleet) hear(o *Outcomes) int {
-	return f.table.hear(f.now, o, f.find, func(i *instance, _ bool) { f.touched[i.row.UID]++ })
+	return f.table.hear(f.now, o, f.find, func(i *instance, _ bool) time.Time {
+		f.touched[i.row.UID]++
+		return time.Time{}
+	})
 }
 
 func (f *callersFleet) read(uid registry.UID, q callersQuestion) callersReading {
@@ -82,7 +85,7 @@ func BenchmarkCallersHear(b *testing.B) {
 		b.Run([...]string{"library", "envoy", "grpc"}[kind], func(b *testing.B) {
 			f := newCallersFleet(200)
 			reports := callersReports(200, 40, kind, 9, 1)
-			touch := func(i *instance, _ bool) { i.touched = true }
+			touch := func(i *instance, _ bool) (quiet time.Time) { i.touched = true; return quiet }
 			var find = f.find
 			feed := func(k int) {
 				o := reports[k%len(reports)]

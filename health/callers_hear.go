@@ -33,6 +33,7 @@ type report struct {
 	from   *reporter // nil: not kept apart
 	pool   int
 	at     int64
+	now    int64
 	weight float64 // stored per count
 	number uint32  // of its stream; 0: late, no report follows on it
 	// share is how many of the calls to weighted entries one unit of weight should
@@ -43,14 +44,17 @@ type report struct {
 	row    *callersRow // of the entry that is applied
 }
 
-// hear records a report, touching the instances it speaks of (bad: it fails there
-// as much as the out-line asks for, by itself), and returns how
-// many entries were refused: of an unknown instance, or with a count that no
+// hear records a report and returns how many entries were refused: of an unknown instance, or with a count that no
 // caller can have; all of them when the report is from the future, older than a
 // minute, or of an interval that cannot be. More calls may have ended than begun:
 // they began earlier. A report without entries says that the reporter called
 // nobody; it keeps what never was picked accruing.
-func (c *callers) hear(now time.Time, o *Outcomes, find func(registry.UID) *instance, touch func(i *instance, bad bool)) (refused int) {
+//
+// The instances that it speaks of are touched (bad: it fails there as much as the
+// out-line asks for, by itself). Until the time that touch returns they need not
+// be touched again by good reports: nearly all are such, and looking up each
+// instance would be most of what a report costs.
+func (c *callers) hear(now time.Time, o *Outcomes, find func(registry.UID) *instance, touch func(i *instance, bad bool) time.Time) (refused int) {
 	if !o.acceptable(now) {
 		return len(o.Entries)
 	}
@@ -76,8 +80,16 @@ func (c *callers) hear(now time.Time, o *Outcomes, find func(registry.UID) *inst
 			}
 			r.row = i.callers
 		}
-		if spoke, bad := c.apply(&r, e, x, own); spoke {
-			touch(r.row.of, bad)
+		spoke, bad := c.apply(&r, e, x, own)
+		switch {
+		case !spoke, !bad && r.now < x.quietUntil && x.quietIn == c.stirs:
+			continue
+		case bad:
+			c.stirs++
+		}
+		x.quietUntil = 0
+		if until := touch(r.row.of, bad); !until.IsZero() {
+			x.quietUntil, x.quietIn = c.clock.offset(until), c.stirs
 		}
 	}
 	return refused
@@ -90,15 +102,16 @@ func (o *Outcomes) acceptable(now time.Time) bool {
 }
 
 func (c *callers) open(now time.Time, o *Outcomes) report {
-	at := min(c.advance(now), c.clock.offset(o.At))
-	r := report{Outcomes: o, at: at, weight: c.weight(at)}
+	r := report{Outcomes: o, now: c.advance(now)}
+	r.at = min(r.now, c.clock.offset(o.At))
+	r.weight = c.weight(r.at)
 	if r.from = c.known(o.Reporter); r.from == nil {
 		r.pool = int(rankOf(&o.Reporter) % poolCount)
 		return r
 	}
 	r.pool = r.from.pool()
-	r.from.heard = max(r.from.heard, at)
-	r.number = r.from.streams[o.Kind].take(at, o, c.gapAt)
+	r.from.heard = max(r.from.heard, r.at)
+	r.number = r.from.streams[o.Kind].take(r.at, o, c.gapAt)
 	r.share = -1
 	return r
 }

@@ -66,6 +66,10 @@ type cell struct {
 	// which each was last said.
 	accruedIn, progressIn uint32
 	kinds                 kindSet
+	// quietUntil: a report that is not bad by itself needs nobody to look at the
+	// instance before then, unless the service stirred since quietIn.
+	quietUntil int64
+	quietIn    uint32
 }
 
 // kindSet says which kinds of reports a tally was made of.

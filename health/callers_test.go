@@ -433,7 +433,7 @@ func TestCallersScores(t *testing.T) {
 func TestCallersDoNotAllocate(t *testing.T) {
 	f := newCallersFleet(20)
 	reports := callersReports(20, 10, FromGRPC, 8, 2)
-	touch := func(i *instance, _ bool) { i.touched = true }
+	touch := func(i *instance, _ bool) (quiet time.Time) { i.touched = true; return quiet }
 	find := f.find
 	round := func() {
 		f.after(2 * time.Second)

@@ -70,7 +70,7 @@ func New(name registry.Name, start time.Time, memory Memory) *Evaluator {
 // asked are the evaluator's functions that the callers' table calls, made once.
 type asked struct {
 	find    func(registry.UID) *instance
-	touch   func(i *instance, bad bool)
+	touch   func(i *instance, bad bool) time.Time
 	sibling func(*instance) bool
 }
 

@@ -31,7 +31,8 @@ type instance struct {
 	callers *callersRow // owned by callers; nil: none was heard
 
 	seen        sight
-	lookedAt    time.Time // when that was
+	quiet       bool      // good news from callers were told to wait
+	readAt      time.Time // when its callers' numbers were read
 	failedAt    time.Time // last report of a caller that was bad by itself
 	primacy     primacy
 	cadence     cadence

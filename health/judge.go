@@ -94,6 +94,7 @@ func (e *Evaluator) judge(i *instance, now time.Time, o *Judgement) {
 	e.recount(i)
 	e.record(i, f, now, o)
 	e.tellProbers(i, o)
+	e.stir(i)
 }
 
 // turn sees to what a change between serving and ineligible brings with it: a

@@ -21,11 +21,15 @@ type sight struct {
 // judgement: what they say must be of one moment.
 func (e *Evaluator) look(i *instance, now time.Time) {
 	s := &i.seen
-	i.lookedAt = now
+	reading := s.callers
+	again := !i.quietAt(now)
 	s.fresh, s.bad, s.primary = 0, 0, 0
 	s.callers = callersReading{}
 	if i.supplies(registry.ClassCallers) && i.callers != nil {
-		s.callers = e.callers.read(i, now, i.question())
+		if again {
+			i.readAt, reading = now, e.callers.read(i, now, i.question())
+		}
+		s.callers = reading
 		if e.isFresh(i, registry.ClassCallers, now) {
 			s.fresh = s.fresh.With(registry.ClassCallers)
 			if s.callers.over {

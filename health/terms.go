@@ -88,7 +88,7 @@ func (e *Evaluator) SetContract(now time.Time, c registry.Contract, zone string)
 	}
 	for _, i := range e.instances {
 		if in := e.termsIn(i.row.Zone); !i.terms.equal(in) {
-			i.terms = in
+			i.terms, i.readAt = in, time.Time{}
 			e.forgiveSilence(i)
 			e.touch(i)
 		}

@@ -49,11 +49,14 @@ func xdsSettings(l *limits.Limits, life time.Duration) settings {
 const (
 	xdsWindow     = 64 << 10
 	xdsReadBuffer = 4 << 10
+	// Reports come all the time as well; a batch of rows is the largest request.
+	apiWindow = 256 << 10
 )
 
 func apiSettings(l *limits.Limits, life time.Duration) settings {
 	s := commonSettings(&l.Transport, life)
 	s.ConcurrentStreams, s.MaxRecvBytes = l.API.ConcurrentStreams, l.API.MaxRequestBytes
+	s.Window = apiWindow
 	return s
 }
 

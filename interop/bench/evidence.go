@@ -161,12 +161,20 @@ func (m *ingest) publish(busy, idle usedBy, lasts time.Duration) error {
 // populate makes the estate: a profile that supplies the instance's own word and
 // callers, and services whose instances a workload of the bench may speak for.
 func (m *ingest) populate(ctx context.Context) error {
-	put := []*registryv1.Change{{Change: &registryv1.Change_PutProfile{PutProfile: &registryv1.Profile{Namespace: namespace, Name: "callers",
-		Supplies: []registryv1.EvidenceClass{registryv1.EvidenceClass_EVIDENCE_CLASS_SELF, registryv1.EvidenceClass_EVIDENCE_CLASS_CALLERS}}}}}
+	put := []*registryv1.Change{
+		{Change: &registryv1.Change_PutProfile{PutProfile: &registryv1.Profile{Namespace: namespace, Name: "callers",
+			Supplies: []registryv1.EvidenceClass{registryv1.EvidenceClass_EVIDENCE_CLASS_SELF, registryv1.EvidenceClass_EVIDENCE_CLASS_CALLERS}}}},
+		{Change: &registryv1.Change_PutContract{PutContract: &registryv1.Contract{Namespace: namespace, Name: "steady", Ramp: durationpb.New(0)}}},
+	}
 	for k := range m.services {
-		name := serviceName(k)
+		name, contract := serviceName(k), "steady"
+		if k%faultyEach == 0 {
+			// Callers decide about a ramping member after some calls, about others
+			// after a minute of them.
+			contract = ""
+		}
 		put = append(put, &registryv1.Change{Change: &registryv1.Change_PutService{PutService: &registryv1.Service{
-			Namespace: name.Namespace, Name: name.Service, Profile: "callers",
+			Namespace: name.Namespace, Name: name.Service, Profile: "callers", Contract: contract,
 			Ports: []*registryv1.Port{{Name: "http", Number: servicePort, Protocol: registryv1.Protocol_PROTOCOL_HTTP2}},
 		}}})
 		for number := 1; number <= ingestInstances; number++ {
