@@ -23,6 +23,8 @@ type row struct {
 	hard bool
 	// bar is what the p99 of the detections must not exceed; 0: none is expected.
 	bar time.Duration
+	// most: nine detections of ten are held to the bar, not 99 of 100.
+	most bool
 	// damped: what memory adds to it is held to the bar of DESIGN.md §1 as well.
 	damped bool
 }
@@ -90,11 +92,19 @@ func greyRow(name string, share, rate float64, seeds int, bar time.Duration) row
 	}
 }
 
+// thin is a fault so close to the out-line that chance decides how long its score
+// stays under it.
+func thin(r row) row {
+	r.most = true
+	return r
+}
+
 func greyRows() []row {
 	return []row{
 		greyRow("grey-40", 0.4, 20, 60, 10*time.Second),
 		greyRow("grey-100", 1, 20, 60, 5*time.Second),
 		greyRow("grey-30-busy", 0.3, 300, 20, 10*time.Second),
+		thin(greyRow("grey-25", 0.25, 20, 200, 15*time.Second)),
 		{
 			name: "grey-quiet", about: "40 % failing below the traffic that makes callers primary: not seen by callers",
 			seeds: 6, lasts: warm + time.Minute,
