@@ -49,6 +49,7 @@ type ingest struct {
 	uids     [][]string // by service
 	model    *exactModel
 	dial     *dialer
+	idle     usedBy
 
 	samples atomic.Int64
 	reports atomic.Int64
@@ -62,7 +63,7 @@ func evidenceIngest(ctx context.Context, s settings, r *report) error {
 	m := &ingest{r: r, streams: 3000}
 	lasts := time.Minute
 	if s.short {
-		m.streams, lasts = 300, 16*time.Second
+		m.streams, lasts = 300, 12*time.Second
 	}
 	if s.streams > 0 {
 		m.streams = s.streams
@@ -92,12 +93,13 @@ func evidenceIngest(ctx context.Context, s settings, r *report) error {
 	if err := m.admitted(ctx); err != nil {
 		return err
 	}
-	idle, err := m.window(ctx, lasts/4)
-	if err != nil {
+	if m.idle, err = m.window(ctx, lasts/4); err != nil {
 		return err
 	}
 	m.model = newExactModel(m.services)
-	if err := m.connect(running, &work); err != nil {
+	reporting, end := context.WithCancel(running)
+	defer end()
+	if err := m.connect(reporting, &work); err != nil {
 		return err
 	}
 	if _, err := m.window(ctx, 3*ingestEvery); err != nil { // everybody speaks
@@ -107,10 +109,17 @@ func evidenceIngest(ctx context.Context, s settings, r *report) error {
 	if err != nil {
 		return err
 	}
-	if err := m.publish(busy, idle, lasts); err != nil {
+	if err := m.publish(busy, lasts); err != nil {
 		return err
 	}
-	return m.compare(ctx)
+	if err := m.compare(ctx); err != nil {
+		return err
+	}
+	end()
+	if err := m.overLRS(ctx, lasts/2); err != nil {
+		return err
+	}
+	return m.decodeAndApply(ctx)
 }
 
 // usedBy is what the server used, and was sent, within a window.
@@ -142,7 +151,8 @@ func (m *ingest) window(ctx context.Context, lasts time.Duration) (usedBy, error
 }
 
 // publish prints the cost over the idle server's, scaled to the whole load.
-func (m *ingest) publish(busy, idle usedBy, lasts time.Duration) error {
+func (m *ingest) publish(busy usedBy, lasts time.Duration) error {
+	idle := m.idle
 	want := float64(m.streams*perReport) * lasts.Seconds() / ingestEvery.Seconds()
 	if float64(busy.samples) < 0.9*want {
 		return fmt.Errorf("%d samples were sent in %s, %.0f were meant: the machine is too small for -streams %d", busy.samples, lasts, want, m.streams)
