@@ -97,7 +97,8 @@ func TestWeightsAreHonoured(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	bs := backends(t, "light", "heavy")
-	w.api.Apply(t, harness.PutService("orders.shop"), harness.Weighing(harness.PutBackend("orders.shop", bs[0]), 10),
+	w.api.Apply(t, harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"),
+		harness.Weighing(harness.PutBackend("orders.shop", bs[0]), 10),
 		harness.Weighing(harness.PutBackend("orders.shop", bs[1]), 90))
 	w.published("orders.shop", 2)
 	e := w.envoy("weights", false)

@@ -38,12 +38,12 @@ func (w *world) dial(target string, opts ...grpc.DialOption) *harness.Caller {
 	return harness.Dial(w, harness.Bootstrap{Server: w.s.XDS, SVID: w.web, NodeID: "go:" + target, Region: "local", Zone: "a"}, target, opts...)
 }
 
-// serve registers a service with one backend of the same name, and waits until
+// serve registers a service without a ramp, with one backend of the same name, and waits until
 // callers are given it.
 func (w *world) serve(host, name string) *harness.Backend {
 	w.Helper()
 	b := harness.StartBackend(w, name)
-	w.api.Apply(w, harness.PutService(host), harness.PutBackend(host, b))
+	w.api.Apply(w, harness.WithoutRamp(host), harness.PutService(host), harness.PutBackend(host, b))
 	harness.Eventually(w, starts, host+" is published", func() error {
 		v, err := w.api.View(host)
 		if err == nil && len(harness.Listed(v, 0)) == 0 {

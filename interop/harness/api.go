@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 	resolvev1 "github.com/sightlinedev/sightline/proto/sightline/resolve/v1"
@@ -120,6 +121,16 @@ func PutService(host string, ports ...*registryv1.Port) *registryv1.Change {
 	name, ns := splitHost(host)
 	return &registryv1.Change{Change: &registryv1.Change_PutService{PutService: &registryv1.Service{
 		Namespace: ns, Name: name, Ports: ports, Exposure: &registryv1.Exposure{DnsAnonymous: true},
+	}}}
+}
+
+// WithoutRamp gives a service the contract of its own name, in which a member has
+// its whole weight from the start. A batch with it comes before the service's
+// members: a contract that changes is judged in the shadow first.
+func WithoutRamp(host string) *registryv1.Change {
+	name, ns := splitHost(host)
+	return &registryv1.Change{Change: &registryv1.Change_PutContract{PutContract: &registryv1.Contract{
+		Namespace: ns, Name: name, Ramp: durationpb.New(0),
 	}}}
 }
 

@@ -88,7 +88,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	disk := smallDisk(t, 24<<20)
 	w := start(t, harness.ServerConfig{Data: filepath.Join(disk, "data")})
-	w.api.Apply(t, harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)),
+	w.api.Apply(t, harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)),
 		harness.PutInstance("orders.shop", "b", at(1, 1)), harness.PutInstance("orders.shop", "c", at(1, 2)))
 	d, s := w.delta(), w.sotw()
 	w.ok(d.Subscribe(rawxds.EDS, "orders.shop"))

@@ -114,7 +114,7 @@ func pause(ctx context.Context, d time.Duration) {
 func leased(t *testing.T) (w *world, serve *harness.API) {
 	t.Helper()
 	w = start(t, harness.ServerConfig{})
-	w.api.Apply(t, harness.PutService("orders.shop"))
+	w.api.Apply(t, harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"))
 	return w, w.s.DialAPI(t, w.s.CA.Mint(t, "/ns/shop/sa/orders"))
 }
 

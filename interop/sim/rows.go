@@ -200,7 +200,10 @@ func backgroundRows() []row {
 	return append(list, quiet)
 }
 
-func observerRows() []row {
+// observerRows are the rows in which those who observe are wrong, not the observed.
+func observerRows() []row { return slices.Concat(callerRows(), proberRows()) }
+
+func callerRows() []row {
 	return []row{
 		{
 			name: "alike-50", about: "every instance fails half of its calls (a shared dependency): nobody out by callers", seeds: 12,
@@ -248,6 +251,11 @@ func observerRows() []row {
 				return miss
 			},
 		},
+	}
+}
+
+func proberRows() []row {
+	return []row{
 		{
 			name: "blind-everywhere", about: "all probers cut off, a service that supplies probes only: nothing leaves", seeds: 6, lasts: warm + 3*time.Minute,
 			build: func(seed uint64) *world {

@@ -23,7 +23,8 @@ func TestDigReadsAService(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	six := harness.PutInstance("six.shop", "v6", netip.MustParseAddrPort("[2001:db8::7]:7007"))
-	w.api.Apply(t, harness.PutService("checkout.shop"), harness.PutInstance("checkout.shop", "one", at(0)), harness.PutInstance("checkout.shop", "two", at(1)),
+	w.api.Apply(t, harness.WithoutRamp("checkout.shop"), harness.PutService("checkout.shop"),
+		harness.PutInstance("checkout.shop", "one", at(0)), harness.PutInstance("checkout.shop", "two", at(1)),
 		harness.PutService("empty.shop"), harness.PutService("six.shop"), six, hidden("hidden.shop"))
 	w.published("checkout.shop", 2)
 	w.published("six.shop", 1)

@@ -14,7 +14,7 @@ func TestGrpcurlFindsItsWay(t *testing.T) {
 	t.Parallel()
 	w := start(t)
 	one := harness.StartBackend(t, "one")
-	w.api.Apply(t, harness.PutService("checkout.shop"), harness.PutBackend("checkout.shop", one))
+	w.api.Apply(t, harness.WithoutRamp("checkout.shop"), harness.PutService("checkout.shop"), harness.PutBackend("checkout.shop", one))
 	w.published("checkout.shop", 1)
 
 	list, code := harness.RunGrpcurl(t, w.web, w.s.API, "", "list")
