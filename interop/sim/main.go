@@ -108,6 +108,7 @@ type result struct {
 	P99       *float64 `json:"p99_s,omitempty"`
 	Damping   *float64 `json:"damping_p99_s,omitempty"` // from when reports since the fault would have sufficed to the published withdrawal
 	Publish   *float64 `json:"publish_p99_s,omitempty"` // from the verdict to the published withdrawal
+	Hard      *float64 `json:"hard_p99_s,omitempty"`    // from when the fault was certain to the published withdrawal
 	False     int      `json:"false_verdicts"`
 	PerDay    float64  `json:"false_verdicts_per_day"`
 	Missed    []string `json:"missed,omitempty"` // what did not hold, by seed
@@ -156,7 +157,7 @@ func (r row) simulate(s settings, progress io.Writer) result {
 }
 
 func (o *result) measure(r row, worlds []*world, lasts time.Duration) {
-	var found, damped, published []float64
+	var found, damped, published, hard []float64
 	for _, w := range worlds {
 		o.False += len(w.seen.wrong)
 		o.Faults += len(w.seen.detections)
@@ -167,6 +168,9 @@ func (o *result) measure(r row, worlds []*world, lasts time.Duration) {
 			o.Found++
 			found = append(found, d.published.Sub(d.fault).Seconds())
 			published = append(published, d.published.Sub(d.verdict).Seconds())
+			if !d.hard.IsZero() {
+				hard = append(hard, max(0, d.published.Sub(d.hard).Seconds()))
+			}
 			if !d.provable.IsZero() {
 				damped = append(damped, max(0, d.published.Sub(d.provable).Seconds()))
 			}
@@ -174,6 +178,7 @@ func (o *result) measure(r row, worlds []*world, lasts time.Duration) {
 	}
 	o.PerDay = float64(o.False) / (float64(len(worlds)) * lasts.Hours() / 24)
 	o.P50, o.P99, o.Damping, o.Publish = quantile(found, 0.5), quantile(found, 0.99), quantile(damped, 0.99), quantile(published, 0.99)
+	o.Hard = quantile(hard, 0.99)
 	if r.bar == 0 {
 		return
 	}
@@ -195,6 +200,9 @@ func (o *result) measure(r row, worlds []*world, lasts time.Duration) {
 		over("99 of 100 added dampings", o.Damping, 5)
 	}
 	over("99 of 100 publications", o.Publish, 1)
+	if r.hard {
+		over("99 of 100 certain faults", o.Hard, 1)
+	}
 }
 
 func quantile(values []float64, q float64) *float64 {
@@ -222,7 +230,7 @@ func (o *result) print(out io.Writer, asJSON bool) {
 	for _, q := range []struct {
 		name string
 		v    *float64
-	}{{"p50", o.P50}, {"p90", o.P90}, {"p99", o.P99}, {"damping", o.Damping}, {"publish", o.Publish}} {
+	}{{"p50", o.P50}, {"p90", o.P90}, {"p99", o.P99}, {"damping", o.Damping}, {"publish", o.Publish}, {"hard", o.Hard}} {
 		if q.v != nil {
 			text += fmt.Sprintf("  %s %.2fs", q.name, *q.v)
 		}

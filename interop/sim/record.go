@@ -22,7 +22,11 @@ type detection struct {
 	since map[netip.Addr]*count // by reporter: calls to it since the fault, not decayed
 	// provable is when callers' reports since the fault alone would have put it
 	// over the line: what passes from there is the damping that memory adds.
-	provable  time.Time
+	provable time.Time
+	// hard is when it was certain: its own word, or a second prober's refused
+	// connection.
+	hard      time.Time
+	refusedBy string
 	verdict   time.Time
 	rule      health.Rule
 	published time.Time // callers are not given it any more
@@ -60,6 +64,20 @@ func (r *record) repaired(uid registry.UID, at time.Time) {
 	if r.open[uid] != nil {
 		delete(r.open, uid)
 		r.closed[uid] = at
+	}
+}
+
+// noteSample looks for what makes a fault certain.
+func (r *record) noteSample(s *health.Sample, now time.Time) {
+	d := r.open[s.UID]
+	switch {
+	case d == nil || !d.hard.IsZero():
+	case s.Class == registry.ClassSelf && s.Status == health.NotServing:
+		d.hard = now
+	case s.Result == health.ProbeRefused && d.refusedBy == "":
+		d.refusedBy = s.Prober.Name
+	case s.Result == health.ProbeRefused && d.refusedBy != s.Prober.Name:
+		d.hard = now
 	}
 }
 

@@ -168,6 +168,15 @@ func hardRows() []row {
 		crash("crash-refused", "one of four refuses connections, with Envoys and our library among the callers", mixed, refuses, 4*time.Second),
 		crash("crash-grpc-only", "one of four refuses connections, stock gRPC callers only: never picked", []health.ReporterKind{health.FromGRPC}, refuses, 5*time.Second),
 		crash("hang", "one of four takes calls and answers none", mixed, hangs, 5*time.Second),
+		{
+			name: "crash-probes", about: "one of four refuses connections, probers only", seeds: 40, lasts: warm + 30*time.Second,
+			hard: true, bar: 4 * time.Second,
+			build: func(seed uint64) *world {
+				w := estate(seed, func(s *setup) { s.supplies, s.callers = onlyProbe, 0 })
+				return w.at(warm+time.Duration(seed%11)*177*time.Millisecond, breaks(refuses, 0))
+			},
+			judge: onlyBroken,
+		},
 		crash("not-serving", "one of four says NOT_SERVING", mixed, func(c *condition) { c.self = health.NotServing }, 3*time.Second),
 	}
 }

@@ -253,8 +253,12 @@ func (w *world) gather() {
 			w.eval.Renew(i.renews, i.uid)
 		}
 	}
-	if len(w.pending) > 0 {
-		w.eval.Observe(w.now, w.pending)
+	if len(w.pending) == 0 {
+		return
+	}
+	w.eval.Observe(w.now, w.pending)
+	for k := range w.pending {
+		w.seen.noteSample(&w.pending[k], w.now)
 	}
 }
 
