@@ -82,11 +82,15 @@ const (
 	// DropReused: the address went from one instance to another within the
 	// interval.
 	DropReused
+	// DropRepeated: the report has a part of that Cluster already. No client
+	// sends two, and each costs as much as the service has members.
+	DropRepeated
 	// LoadDrops is the number of reasons.
 	LoadDrops
 )
 
-var loadDropNames = [LoadDrops]string{"interval", "unknown-service", "out-of-scope", "shared-locality", "unknown-endpoint", "address-reused"}
+var loadDropNames = [LoadDrops]string{"interval", "unknown-service", "out-of-scope", "shared-locality", "unknown-endpoint", "address-reused",
+	"repeated-cluster"}
 
 // String is the reason's name in metrics and taps.
 func (d LoadDrop) String() string { return loadDropNames[d] }

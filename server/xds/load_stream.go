@@ -41,7 +41,8 @@ type loadStream struct {
 
 	msg   loadMessage
 	kind  kind
-	taken []taken // parts of the report at hand
+	taken []taken                   // parts of the report at hand
+	named map[resourceName]struct{} // Clusters of the report at hand
 	given []given
 	slots []int32
 	last  time.Time                // of the report before this one
@@ -163,6 +164,7 @@ func (l *loadStream) read(ctx context.Context) error {
 			defer l.part()
 		}
 		l.take(now)
+		l.msg.release()
 		if s.throttle(ctx, l.who, l.msg.node.id, budget) != nil {
 			return s.ended(ctx)
 		}
@@ -219,6 +221,7 @@ func (l *loadStream) take(now time.Time) {
 		return
 	}
 	l.taken = l.taken[:0]
+	clear(l.named)
 	snap, ports := l.srv.cfg.Snapshot(), false
 	for i := range l.msg.parts {
 		p := &l.msg.parts[i]
@@ -289,6 +292,9 @@ func (l *loadStream) takePart(snap *views.Snapshot, p *loadPart, now time.Time) 
 	case !known:
 		l.dropped(p.name.service, DropUnknown, len(rows))
 		return taken{}
+	case l.repeats(p.name):
+		l.dropped(p.name.service, DropRepeated, len(rows))
+		return taken{}
 	}
 	l.spoke[v.Name] = now // also when its calls cannot be told apart
 	t := taken{service: v.Name, interval: p.interval}
@@ -298,6 +304,20 @@ func (l *loadStream) takePart(snap *views.Snapshot, p *loadPart, now time.Time) 
 		t.entries = l.byLocality(v, rows, l.heldFor(p, port, now))
 	}
 	return t
+}
+
+// repeats reports whether the report at hand has named the Cluster before. What is
+// read of a service takes room for all its members: a report that repeats a name
+// as often as it fits would take the process's memory.
+func (l *loadStream) repeats(n resourceName) bool {
+	if _, is := l.named[n]; is {
+		return true
+	}
+	if l.named == nil {
+		l.named = make(map[resourceName]struct{})
+	}
+	l.named[n] = struct{}{}
+	return false
 }
 
 // byAddress reads Envoy's counts: an endpoint is known by its address.

@@ -337,3 +337,28 @@ func TestDrainEndsLRSStreams(t *testing.T) {
 		}
 	})
 }
+
+// A Cluster that one report names twice counts once: what a report costs is
+// bounded by the members of the services that it names, not by how often it
+// names them.
+func TestLoadReportThatRepeatsACluster(t *testing.T) {
+	inLoadWorld(t, func(w *world, l *loads) {
+		w.put(svc("checkout.shop", "10.0.0.1", "10.0.0.2"))
+		for _, c := range []struct {
+			agent string
+			part  func() *endpointv3.ClusterStats
+		}{
+			{"envoy", func() *endpointv3.ClusterStats { return envoyCluster("checkout.shop", endpoint("10.0.0.1:8080", 5, 4, 1)) }},
+			{"gRPC Go", func() *endpointv3.ClusterStats { return cluster("checkout.shop", locality("i1", 5, 4, 1)) }},
+		} {
+			r := w.reporter(context.Background(), c.agent)
+			kind := strings.ToLower(strings.Fields(c.agent)[0])
+			r.send(c.part(), c.part(), c.part())
+			l.expect(w, kind+" shop/checkout i1:5/4/1/0", "- shop/checkout repeated-cluster 1", "- shop/checkout repeated-cluster 1")
+			time.Sleep(2 * time.Second)
+			r.send(c.part()) // the next report may name it again
+			l.expect(w, kind+" shop/checkout i1:5/4/1/0")
+			r.close()
+		}
+	})
+}

@@ -65,6 +65,7 @@ type loadMessage struct {
 
 const (
 	keptRows  = 4096 // what a stream keeps room for between reports
+	keptParts = 4096
 	keptNames = 8192
 )
 
@@ -75,12 +76,7 @@ func (m *loadMessage) readWire(b []byte) error {
 	if m.size > m.limit {
 		return nil
 	}
-	if cap(m.rows) > keptRows {
-		m.rows = nil
-	}
-	if len(m.names) > keptNames {
-		m.names = nil
-	}
+	m.release()
 	return each(b, func(n protowire.Number, v []byte) error {
 		switch {
 		case n == loadCluster:
@@ -93,6 +89,20 @@ func (m *loadMessage) readWire(b []byte) error {
 		}
 		return nil
 	})
+}
+
+// release gives back the memory of a report that was taken in, if it was a large
+// one: a stream that says no more would keep twenty times the report's size.
+func (m *loadMessage) release() {
+	if cap(m.rows) > keptRows {
+		m.rows = nil
+	}
+	if cap(m.parts) > keptParts {
+		m.parts = nil
+	}
+	if len(m.names) > keptNames {
+		m.names = nil
+	}
 }
 
 // readCluster reads a ClusterStats.

@@ -261,3 +261,32 @@ func BenchmarkLoadReport(b *testing.B) {
 		})
 	}
 }
+
+// A large report leaves nothing behind on a stream that says no more after it.
+func TestLargeLoadReportIsNotKept(t *testing.T) {
+	m := &loadstatsv3.LoadStatsRequest{}
+	for i := range 3 * keptNames {
+		m.ClusterStats = append(m.ClusterStats, &endpointv3.ClusterStats{ClusterName: fmt.Sprintf("c%d.shop", i),
+			UpstreamLocalityStats: []*endpointv3.UpstreamLocalityStats{{TotalIssuedRequests: 1}}})
+	}
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := loadMessage{limit: len(b)}
+	if err := msg.readWire(b); err != nil || len(msg.rows) != 3*keptNames {
+		t.Fatalf("%v, %d rows", err, len(msg.rows))
+	}
+	msg.release()
+	if cap(msg.rows) > keptRows || cap(msg.parts) > keptParts || len(msg.names) > keptNames {
+		t.Errorf("kept %d rows, %d parts, %d names", cap(msg.rows), cap(msg.parts), len(msg.names))
+	}
+	small := wireOf(t, dumps[0])
+	if err := msg.readWire(small); err != nil || len(msg.rows) != 2 {
+		t.Fatalf("%v, %d rows", err, len(msg.rows))
+	}
+	msg.release()
+	if cap(msg.rows) == 0 || cap(msg.parts) == 0 || len(msg.names) == 0 {
+		t.Error("what every report needs is not kept")
+	}
+}
