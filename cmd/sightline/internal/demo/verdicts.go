@@ -487,7 +487,7 @@ func (d *director) dependency(ctx context.Context) error {
 }
 
 func rampCast() cast {
-	c := one("checkout", 3, "ab", classSelf)
+	c := one("checkout", 2, "ab", classSelf) // few, so that the first step is called often
 	c.grpc, c.dns, c.every, c.workers = 1, false, 6*time.Millisecond, 4
 	c.services[0].lease = 30 * time.Second
 	c.services[0].contract = func(c *registryv1.Contract) { c.Ramp = durationpb.New(2 * time.Minute) }
