@@ -278,13 +278,22 @@ func (r *rollout) add(c registry.Change, effective registry.Contract) {
 	r.pending = &c
 }
 
+// zonesOf are the zones that there are instances in, by name. Those without a zone
+// come last: their step is the one that puts a contract into effect everywhere.
 func zonesOf(rows []registry.InstanceChange) (zones []string) {
+	nowhere := false
 	for _, i := range rows {
-		if !slices.Contains(zones, i.Row.Zone) {
-			zones = append(zones, i.Row.Zone)
+		switch zone := i.Row.Zone; {
+		case zone == "":
+			nowhere = true
+		case !slices.Contains(zones, zone):
+			zones = append(zones, zone)
 		}
 	}
 	slices.Sort(zones)
+	if nowhere {
+		zones = append(zones, "")
+	}
 	return zones
 }
 
@@ -346,17 +355,13 @@ func (r *rollout) count(live *health.Evaluator) (withdraws, members int) {
 // advance takes the next step: out of the shadow into the first zone, on to the
 // next one, and after the last to its end.
 func (s *service) advance(now time.Time, r *rollout) {
-	k := &s.contracts
-	if r.state == RolloutZones && r.done == len(r.zones) {
-		k.active, k.rollout = r.wanted, nil
-		s.reassemble(now)
-		s.tellRollout(Rollout{State: RolloutDone, Contract: r.wanted.Name, Revision: r.wanted.Revision, Since: now})
-		s.save(now)
-		return
-	}
 	if r.state == RolloutShadow {
 		r.state, r.since = RolloutZones, now
 		s.startBeside(now, r)
+	}
+	if r.done == len(r.zones) {
+		s.finish(now, r)
+		return
 	}
 	zone := ""
 	if r.done++; r.done < len(r.zones) {
@@ -367,6 +372,20 @@ func (s *service) advance(now time.Time, r *rollout) {
 	r.next = now.Add(zoneFor)
 	s.judgeAt = now
 	s.rolled(now, r)
+}
+
+// finish ends a rollout: the contract is in effect. Where all instances went
+// before the first zone had its turn, nothing was told of it yet.
+func (s *service) finish(now time.Time, r *rollout) {
+	k := &s.contracts
+	k.active, k.rollout = r.wanted, nil
+	if r.done == 0 {
+		s.evaluator.SetContract(now, r.wanted, "")
+		s.tellContract(k.effective(), "")
+	}
+	s.reassemble(now)
+	s.tellRollout(Rollout{State: RolloutDone, Contract: r.wanted.Name, Revision: r.wanted.Revision, Since: now})
+	s.save(now)
 }
 
 // refuse leaves the contract before in effect, or brings it back.

@@ -406,3 +406,46 @@ func TestARolloutWaitsForTheBrake(t *testing.T) {
 		s.stop()
 	})
 }
+
+// TestARolloutOfNobody: everybody goes while a changed contract is in its shadow.
+// There is no zone to go through, so the contract is in effect, for whoever comes.
+func TestARolloutOfNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStaged(t)
+		s.start(Boot{Services: []registry.Change{threeZones(1, nil)}})
+		s.run(time.Minute, all()...)
+		s.set.SubmitChange(changed(2, silenceCounts))
+		s.run(5*time.Second, all()...)
+		s.set.SubmitChange(contract(removal(checkout, 3, registry.Deregistered, all()...), silenceCounts))
+		s.run(5 * time.Minute)
+		s.expectSteps("shadow []", "done []")
+		if r := s.rollout(); r != nil {
+			t.Errorf("at the end: %+v", r)
+		}
+		s.stop()
+	})
+}
+
+// TestZonesOfNoNameComeLast: what holds for instances without a zone holds
+// everywhere, so theirs is the last step.
+func TestZonesOfNoNameComeLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStaged(t)
+		c := threeZones(1, nil)
+		for k := range c.Instances[:4] {
+			c.Instances[k].Row.Zone = ""
+		}
+		s.start(Boot{Services: []registry.Change{c}})
+		s.run(time.Minute, all()...)
+		s.set.SubmitChange(changed(2, silenceCounts))
+		s.run(5*time.Minute, all()...)
+		s.expectSteps("shadow []", "zones [b]", "zones [b c]", "zones [ b c]", "done []")
+		s.locked(func() {
+			want := []string{`"" 0`, `"" 0`, `"b" 1`, `"c" 1`, `"" 1`}
+			if !slices.Equal(s.told, want) {
+				t.Errorf("probers were told %q, want %q", s.told, want)
+			}
+		})
+		s.stop()
+	})
+}
