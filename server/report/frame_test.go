@@ -101,6 +101,56 @@ func TestALongColumnIsNotKept(t *testing.T) {
 	}
 }
 
+// TestPartsOfLargeBatchesAreNotKept: one large batch on each of many services
+// leaves room for as much as usual batches need, and those keep theirs.
+func TestPartsOfLargeBatchesAreNotKept(t *testing.T) {
+	policy := &authz.Policy{TrustDomain: "prod.example", Default: authz.WholeTrustDomain}
+	s := New(Config{
+		Lookup: func(u registry.UID) (*registry.Instance, bool) {
+			return &registry.Instance{UID: u, Service: registry.Name{Namespace: "shop", Service: u.String()}}, true
+		},
+		SubmitOutcomes: func(registry.Name, *health.Outcomes) {},
+		Policy:         func() *authz.Policy { return policy },
+	})
+	st := s.newOutcomeStream(identity.Principal{ID: identity.MustParse("spiffe://prod.example/ns/shop/sa/web")})
+	const services, large = 50, 3000
+	bind := &healthv1.OutcomeBind{}
+	for u := range registry.UID(services) {
+		bind.Instances = append(bind.Instances, (u + 1).String())
+	}
+	if err := st.bind(bind); err != nil {
+		t.Fatal(err)
+	}
+	kept := func() (n int) {
+		for _, sl := range st.slots {
+			n += cap(sl.out.Entries)
+		}
+		return n
+	}
+	report := func(k uint32, n int) {
+		b := batchOf(n)
+		for i := range b.GetBatch().Instance {
+			b.GetBatch().Instance[i] = k
+		}
+		if err := st.frame.decode(marshal(t, b)); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.take(time.Now(), false); err != nil {
+			t.Fatal(err)
+		}
+		if n := kept(); n > keptCounts {
+			t.Fatalf("after a batch on service %d there is room for %d entries", k, n)
+		}
+	}
+	for k := range uint32(services) {
+		report(k, large)
+	}
+	report(0, 10)
+	if got := st.tally.GetAccepted(); got != services*large+10 || kept() < 10 {
+		t.Errorf("%d accepted, room for %d kept", got, kept())
+	}
+}
+
 // ingest is a stream that has bound 200 instances of one service.
 func ingest(tb testing.TB) *outcomeStream {
 	cart := registry.Name{Namespace: "shop", Service: "cart"}

@@ -40,6 +40,7 @@ type outcomeStream struct {
 	bySlot   map[registry.Name]int
 	speakers []speaker
 	touched  []int // slots that the batch at hand has entries for
+	room     int   // entries that slots have room for
 	budget   *rate.Limiter
 	tally    *healthv1.Tally
 }
@@ -55,7 +56,12 @@ type boundInstance struct {
 type slot struct {
 	name registry.Name
 	out  health.Outcomes
+	room int // entries, as counted in the stream's
 }
+
+// keptCounts is for how many entries a stream keeps room between batches, in all
+// its slots: what many services have of one large batch each would add up.
+const keptCounts = 2 * keptEntries
 
 // speaker is whom outcomes are counted for.
 type speaker struct {
@@ -141,7 +147,7 @@ func (st *outcomeStream) bind(b *healthv1.OutcomeBind) error {
 		if err != nil {
 			return status.Field(status.InvalidField, fmt.Sprintf("bind.reporters[%d]", i), "uid", err.Error())
 		}
-		st.speakers = append(st.speakers, st.speaker(uid))
+		st.speakers = append(st.speakers, st.attest(uid))
 	}
 	return nil
 }
@@ -156,10 +162,10 @@ func (st *outcomeStream) slotOf(n registry.Name) int {
 	return k
 }
 
-// speaker finds out whether the caller may speak for an instance. A workload
+// attest finds out whether the caller may speak for an instance. A workload
 // speaks for itself alone, and as itself: it must not become several reporters
 // by naming its copies.
-func (st *outcomeStream) speaker(uid registry.UID) speaker {
+func (st *outcomeStream) attest(uid registry.UID) speaker {
 	attested := st.service.cfg.Attested
 	if st.who.Class() != identity.Agent || attested == nil {
 		st.service.unattributed(st.who, "only an agent speaks for others, and only for instances that it attested")
@@ -188,6 +194,13 @@ func (st *outcomeStream) batch(now time.Time) error {
 		st.service.count(st.tally, registry.ClassCallers, Limited, n)
 		return nil
 	}
+	st.speak(now, interval, n)
+	st.trim()
+	return nil
+}
+
+// speak hands the frame's n entries on, a run of each speaker's at a time.
+func (st *outcomeStream) speak(now time.Time, interval time.Duration, n int) {
 	reporter := st.frame.column[columnReporter]
 	for from := 0; from < n; {
 		to, speaks := n, 0
@@ -197,20 +210,46 @@ func (st *outcomeStream) batch(now time.Time) error {
 			}
 			speaks = int(reporter[from]) + 1
 		}
-		st.cut(from, to)
-		st.deliver(now, interval, speaks)
+		if by := st.speaker(speaks); by == nil {
+			// Whom the entries are about makes no difference, not even whether there
+			// is such an instance: nobody learns ids by a reporter that is not his.
+			st.cut(from, to)
+			st.service.count(st.tally, registry.ClassCallers, Unattributed, to-from)
+			st.drop(now, interval)
+		} else {
+			st.service.hide(st.tally, registry.ClassCallers, Unattributed, st.cut(from, to))
+			st.deliver(now, interval, by)
+		}
 		from = to
 	}
-	return nil
 }
 
-// cut appends the entries from..to of the frame to the parts of their services.
-func (st *outcomeStream) cut(from, to int) {
+// trim gives back the room of all slots where it is too much.
+func (st *outcomeStream) trim() {
+	if st.room <= keptCounts {
+		return
+	}
+	for _, sl := range st.slots {
+		sl.out.Entries, sl.room = nil, 0
+	}
+	st.room = 0
+}
+
+// speaker is who speaks at a position; nil: nobody for whom the caller may.
+func (st *outcomeStream) speaker(at int) *speaker {
+	if at >= len(st.speakers) || !st.speakers[at].attested {
+		return nil
+	}
+	return &st.speakers[at]
+}
+
+// cut appends the entries from..to of the frame to the parts of their services,
+// and returns how many are about instances that are not known.
+func (st *outcomeStream) cut(from, to int) (unknown int) {
 	c := &st.frame.column
 	instance := c[columnInstance][from:to]
 	issued, ok := c[columnIssued][from:to], c[columnOK][from:to]
 	failed, refused, running := optional(c[columnFailed], from, to), optional(c[columnRefused], from, to), optional(c[columnInProgress], from, to)
-	unknown := 0
 	// Neighbours are of one service mostly: its part is at hand.
 	var part *health.Outcomes
 	slot := -1
@@ -238,7 +277,7 @@ func (st *outcomeStream) cut(from, to int) {
 		}
 		part.Entries = append(part.Entries, e)
 	}
-	st.service.hide(st.tally, registry.ClassCallers, Unattributed, unknown)
+	return unknown
 }
 
 // optional is a part of a column that may be empty; nil when it is.
@@ -250,32 +289,41 @@ func optional(column []uint32, from, to int) []uint32 {
 }
 
 // deliver hands on the parts that were cut, as the word of one speaker.
-func (st *outcomeStream) deliver(now time.Time, interval time.Duration, speaks int) {
-	var by *speaker
-	if speaks < len(st.speakers) && st.speakers[speaks].attested {
-		by = &st.speakers[speaks]
-	}
+func (st *outcomeStream) deliver(now time.Time, interval time.Duration, by *speaker) {
 	for _, k := range st.touched {
 		sl := st.slots[k]
 		o := &sl.out
-		o.Kind, o.At, o.Interval = health.FromLibrary, now, interval
-		switch {
-		case by == nil:
-			o.Reporter = health.Reporter{Identity: st.who.ID, Addr: st.who.Addr}
-			st.service.count(st.tally, registry.ClassCallers, Unattributed, len(o.Entries))
-			st.service.showOutcomes(st.who, sl.name, o, Unattributed)
-		default:
-			o.Reporter = by.as
-			r := Accepted
-			if !st.inScope(by, k) {
-				r = OutOfScope
-			} else {
-				st.service.cfg.SubmitOutcomes(sl.name, o)
-			}
-			st.service.count(st.tally, registry.ClassCallers, r, len(o.Entries))
-			st.service.showOutcomes(st.who, sl.name, o, r)
+		o.Reporter, o.Kind, o.At, o.Interval = by.as, health.FromLibrary, now, interval
+		r := Accepted
+		if !st.inScope(by, k) {
+			r = OutOfScope
+		} else {
+			st.service.cfg.SubmitOutcomes(sl.name, o)
 		}
-		o.Entries = o.Entries[:0]
+		st.service.count(st.tally, registry.ClassCallers, r, len(o.Entries))
+		st.service.showOutcomes(st.who, sl.name, o, r)
+	}
+	st.emptied()
+}
+
+// drop shows the parts that were cut, and does no more with them.
+func (st *outcomeStream) drop(now time.Time, interval time.Duration) {
+	for _, k := range st.touched {
+		sl := st.slots[k]
+		o := &sl.out
+		o.Reporter = health.Reporter{Identity: st.who.ID, Addr: st.who.Addr}
+		o.Kind, o.At, o.Interval = health.FromLibrary, now, interval
+		st.service.showOutcomes(st.who, sl.name, o, Unattributed)
+	}
+	st.emptied()
+}
+
+// emptied ends a cut: its parts were dealt with.
+func (st *outcomeStream) emptied() {
+	for _, k := range st.touched {
+		sl := st.slots[k]
+		st.room += cap(sl.out.Entries) - sl.room
+		sl.room, sl.out.Entries = cap(sl.out.Entries), sl.out.Entries[:0]
 	}
 	st.touched = st.touched[:0]
 }

@@ -136,6 +136,26 @@ func TestReportersOfAnAgent(t *testing.T) {
 	}
 }
 
+// TestAForeignReporterLearnsNoIds: what is said for somebody else comes back
+// alike, whether or not it is about an instance that there is.
+func TestAForeignReporterLearnsNoIds(t *testing.T) {
+	told := map[string]bool{}
+	for _, id := range []string{"i1", "i8", "i99"} { // one's own service's, another's, nobody's
+		w := newWorld(limits.Reports{})
+		w.rows[8] = &registry.Instance{UID: 8, Service: ledger}
+		by := counts(0)
+		by.Reporter = []uint32{0}
+		tally, err := w.outcomes(front, &healthv1.OutcomeBind{Instances: []string{id}, Reporters: []string{"i2"}}, by)
+		if err != nil || len(w.reports) != 0 || w.results[report.Unattributed] != 1 {
+			t.Errorf("%s: %v, delivered %+v, counted %v", id, err, w.reports, w.results)
+		}
+		told[tally.String()] = true
+	}
+	if len(told) != 1 {
+		t.Errorf("three answers where one was due: %v", told)
+	}
+}
+
 // TestNobodyIsAttestedByDefault: an agent whose instances are not known speaks
 // for none of them.
 func TestNobodyIsAttestedByDefault(t *testing.T) {

@@ -348,7 +348,9 @@ func TestLoadReportThatRepeatsACluster(t *testing.T) {
 			agent string
 			part  func() *endpointv3.ClusterStats
 		}{
-			{"envoy", func() *endpointv3.ClusterStats { return envoyCluster("checkout.shop", endpoint("10.0.0.1:8080", 5, 4, 1)) }},
+			{"envoy", func() *endpointv3.ClusterStats {
+				return envoyCluster("checkout.shop", endpoint("10.0.0.1:8080", 5, 4, 1))
+			}},
 			{"gRPC Go", func() *endpointv3.ClusterStats { return cluster("checkout.shop", locality("i1", 5, 4, 1)) }},
 		} {
 			r := w.reporter(context.Background(), c.agent)
