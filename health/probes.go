@@ -78,7 +78,7 @@ type probeReading struct {
 	live    int       // probers that speak
 	over    bool      // over the line: both are; of three and more, most are
 	alone   bool      // one prober is over the line, and another that speaks is blind
-	good    bool      // fresh, and at or under the in-line
+	good    bool      // at or under the in-line: all are; of three and more, most are
 	anyBad  bool      // the newest result of some live prober is a failure
 	score   float64   // highest of the live probers', shown
 	samples float64   // decayed, over the live probers
@@ -299,7 +299,11 @@ func (c *voices) isOver() bool {
 // alone reports whether one prober is left, and another is blind.
 func (c *voices) alone() bool { return c.live == 1 && c.blinded > 0 }
 
-func (c *voices) isGood() bool { return c.live > 0 && c.good == c.live }
+// isGood is isOver's mirror image: of three and more most decide, or the broken
+// path of one prober would keep the instance out for good.
+func (c *voices) isGood() bool {
+	return c.live > 0 && (c.good == c.live || c.live > 2 && 2*c.good > c.live)
+}
 
 // settle moves what is kept from one reading to the next.
 func (p *probes) settle(now moment, t *probeTerms, c *voices) {
