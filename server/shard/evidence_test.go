@@ -300,6 +300,37 @@ func TestTheInboxUsesItsMemoryAgain(t *testing.T) {
 	}
 }
 
+// A flood leaves no room behind: large reports and many samples take their memory
+// with them.
+func TestTheInboxForgetsAFlood(t *testing.T) {
+	b := newInbox(1 << 20)
+	large := &health.Outcomes{Entries: make([]health.Outcome, 10*keptRoom)}
+	for round := range 3 {
+		for k := range 20 {
+			n := registry.Name{Namespace: "shop", Service: fmt.Sprintf("s%d", k)}
+			b.putOutcomes(n, large)
+			b.putSamples(n, make([]health.Sample, 10*keptRoom))
+			for range 2 * keptRoom {
+				b.putOutcomes(n, &health.Outcomes{Entries: make([]health.Outcome, 1)})
+			}
+		}
+		b.giveBack(b.take())
+		for _, o := range b.spare {
+			if cap(o.Entries) > keptRoom {
+				t.Fatalf("round %d: a spare report has room for %d counts", round, cap(o.Entries))
+			}
+		}
+		for _, m := range b.spareMail {
+			if cap(m.samples) > keptRoom || cap(m.outcomes) > keptRoom {
+				t.Fatalf("round %d: spare mail has room for %d samples and %d reports", round, cap(m.samples), cap(m.outcomes))
+			}
+		}
+	}
+	if len(b.spare) == 0 || len(b.spareMail) == 0 {
+		t.Error("nothing is kept at all")
+	}
+}
+
 // An inbox that fills between two ticks is taken in at once, and judged at the
 // tick: nothing is dropped, and the evaluator is not asked more often.
 func TestAFloodIsTakenInBetweenTicks(t *testing.T) {

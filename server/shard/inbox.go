@@ -30,9 +30,12 @@ type inbox struct {
 	spare     []*health.Outcomes
 }
 
-// keptSpares bounds each list of spare memory: a flood must not be remembered
-// for ever.
-const keptSpares = 1024
+const (
+	// keptSpares bounds each list of spare memory, and keptRoom how much each of
+	// them has room for: a flood must not be remembered for ever.
+	keptSpares = 1024
+	keptRoom   = 1024 // counts of a report, samples of a service
+)
 
 // mail is what waits for one service. Changes come in the order of their
 // revisions: the registry has one writer.
@@ -256,7 +259,7 @@ func (b *inbox) giveBack(d delivery) {
 	defer b.mu.Unlock()
 	for _, m := range d.mail {
 		for _, o := range m.outcomes {
-			if len(b.spare) < keptSpares {
+			if len(b.spare) < keptSpares && cap(o.Entries) <= keptRoom {
 				b.spare = append(b.spare, o)
 			}
 		}
@@ -275,5 +278,11 @@ func (m *mail) empty() {
 	clear(m.samples)
 	clear(m.outcomes)
 	clear(m.urgent)
+	if cap(m.samples) > keptRoom {
+		m.samples = nil
+	}
+	if cap(m.outcomes) > keptRoom {
+		m.outcomes = nil
+	}
 	*m = mail{renewals: m.renewals, samples: m.samples[:0], outcomes: m.outcomes[:0], urgent: m.urgent}
 }
