@@ -20,10 +20,13 @@ func (e *Evaluator) ObserveOutcomes(now time.Time, o *Outcomes) (refused int) {
 	return e.callers.hear(now, o, e.ask.find, e.ask.touch)
 }
 
+// quietFor is how long good news of a calm instance need not be told: it is read
+// all the same, as long as it is calm, and stir ends the quiet when it is not.
+const quietFor = time.Hour
+
 // heardCallers sees to it that what callers said of an instance is read: now if
-// it is bad by itself, and for a while after that; else soon, if there is nothing
-// that a little more of it could change. It returns until when good news of it
-// need not be told.
+// it is bad by itself, and for a while after that; where it is calm, when its turn
+// comes. It returns until when good news of it need not be told.
 func (e *Evaluator) heardCallers(i *instance, bad bool) (quietUntil time.Time) {
 	if bad {
 		i.failedAt = e.hearing
@@ -36,9 +39,7 @@ func (e *Evaluator) heardCallers(i *instance, bad bool) (quietUntil time.Time) {
 		return time.Time{}
 	}
 	i.quiet = true
-	at := i.readAt.Add(calmLook)
-	e.queue.schedule(i, at)
-	return at
+	return e.hearing.Add(quietFor)
 }
 
 // quietAt reports whether callers' numbers need not be read at that time: they
@@ -56,9 +57,9 @@ func (e *Evaluator) stir(i *instance) {
 	}
 }
 
-// calm reports whether the instance is in, at its full weight, and no class and
-// no caller is against it.
+// calm reports whether the instance is in, by no trial, its callers speak, and no
+// class and no caller is against it.
 func (i *instance) calm() bool {
-	return i.member && len(i.outs) == 0 && i.seen.bad == 0 && i.seen.callers.against == 0 && !i.trial.onCallersWord &&
+	return i.member && len(i.outs) == 0 && i.seen.fresh.Has(registry.ClassCallers) && i.seen.bad == 0 && i.seen.callers.against == 0 && !i.trial.onCallersWord &&
 		i.waits.what == NoWait && i.verdict.State == Eligible
 }

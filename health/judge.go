@@ -230,6 +230,9 @@ const lookAgain = time.Second
 
 // nextOfEvidence adds what changes in how evidence is read.
 func (e *Evaluator) nextOfEvidence(i *instance, s *sooner) {
+	if i.calm() {
+		s.add(i.readAt.Add(calmLook))
+	}
 	if at := i.primacy.enoughAt; !at.IsZero() && !i.primacy.callers {
 		s.add(at.Add(primacyAfter))
 	}
