@@ -12,8 +12,9 @@ import (
 func TestC01AskingAgainIsAnswered(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	w.api.Apply(t, harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)), harness.PutInstance("orders.shop", "b", at(1, 1)),
-		harness.PutService("ledger.shop"))
+	w.api.Apply(t, harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"),
+		harness.PutInstance("orders.shop", "a", at(1, 0)), harness.PutInstance("orders.shop", "b", at(1, 1)),
+		harness.WithoutRamp("ledger.shop"), harness.PutService("ledger.shop"))
 	w.published("orders.shop", 2)
 	w.published("ledger.shop", 0)
 
@@ -58,7 +59,7 @@ func TestC02WhatDoesNotExistYetArrivesUnasked(t *testing.T) {
 	w.same("resources", r.Names())
 	w.silent(c, rawxds.EDS)
 
-	w.api.Apply(t, harness.PutService("ledger.shop"), harness.PutInstance("ledger.shop", "one", at(1, 0)))
+	w.api.Apply(t, harness.WithoutRamp("ledger.shop"), harness.PutService("ledger.shop"), harness.PutInstance("ledger.shop", "one", at(1, 0)))
 	w.holds(c, "ledger.shop", idle, at(1, 0))
 
 	before := len(c.Responses(rawxds.EDS))
@@ -86,8 +87,8 @@ func TestC02WhatDoesNotExistYetArrivesUnasked(t *testing.T) {
 func TestC05MoreNamesAtAnUnchangedVersion(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	w.api.Apply(t, harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)),
-		harness.PutService("ledger.shop"), harness.PutInstance("ledger.shop", "a", at(2, 0)))
+	w.api.Apply(t, harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)),
+		harness.WithoutRamp("ledger.shop"), harness.PutService("ledger.shop"), harness.PutInstance("ledger.shop", "a", at(2, 0)))
 	w.published("orders.shop", 1)
 	w.published("ledger.shop", 1)
 	c := w.sotw(nil)
@@ -117,8 +118,9 @@ func TestC05MoreNamesAtAnUnchangedVersion(t *testing.T) {
 func TestC07EmptyAndUnknownNames(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	w.api.Apply(t, harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)), harness.PutInstance("orders.shop", "b", at(1, 1)),
-		harness.PutService("quotes.shop"))
+	w.api.Apply(t, harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"),
+		harness.PutInstance("orders.shop", "a", at(1, 0)), harness.PutInstance("orders.shop", "b", at(1, 1)),
+		harness.WithoutRamp("quotes.shop"), harness.PutService("quotes.shop"))
 	w.published("orders.shop", 2)
 	w.published("quotes.shop", 0)
 	names := []string{"orders.shop", "quotes.shop", "ghost.shop"}

@@ -27,7 +27,7 @@ func isNackCount(line string) bool {
 func TestStrangersAreRefused(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	w.api.Apply(t, harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)))
+	w.api.Apply(t, harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)))
 	w.published("orders.shop", 1)
 
 	other := harness.NewCA(t, "other")

@@ -15,7 +15,7 @@ import (
 func TestServiceComesAndGoesInOrder(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	w.api.Apply(t, harness.PutService("ledger.shop"), harness.PutInstance("ledger.shop", "a", at(1, 0)))
+	w.api.Apply(t, harness.WithoutRamp("ledger.shop"), harness.PutService("ledger.shop"), harness.PutInstance("ledger.shop", "a", at(1, 0)))
 	w.published("ledger.shop", 1)
 	const thinks = 300 * time.Millisecond // how long this client takes over a route
 
@@ -63,7 +63,7 @@ func TestServiceComesAndGoesInOrder(t *testing.T) {
 	_ = c.Await(quiet, func() bool { return false }) // everything of the start is acknowledged
 
 	from := len(c.Responses(""))
-	w.api.Apply(t, harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(2, 0)))
+	w.api.Apply(t, harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(2, 0)))
 	cds, eds, rds := first(rawxds.CDS, from, named), first(rawxds.EDS, from, named), first(rawxds.RDS, from, routes)
 	if cds.Sequence > eds.Sequence || eds.Sequence > rds.Sequence {
 		t.Errorf("creation: CDS was response %d, EDS %d, RDS %d", cds.Sequence, eds.Sequence, rds.Sequence)
@@ -90,7 +90,8 @@ func TestServiceComesAndGoesInOrder(t *testing.T) {
 func TestAssignmentFollowsItsChangedCluster(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	w.api.Apply(t, harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)), harness.PutService("ledger.shop"))
+	w.api.Apply(t, harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)),
+		harness.WithoutRamp("ledger.shop"), harness.PutService("ledger.shop"))
 	w.published("orders.shop", 1)
 	w.published("ledger.shop", 0)
 	c := w.delta(nil)

@@ -22,7 +22,7 @@ func TestC03DeletedWhileAway(t *testing.T) {
 func deletedWhileAway(w *world, crash bool) {
 	all := []string{"orders.shop", "ledger.shop", "quotes.shop"}
 	for i, host := range all {
-		w.api.Apply(w, harness.PutService(host), harness.PutInstance(host, "a", at(i, 0)))
+		w.api.Apply(w, harness.WithoutRamp(host), harness.PutService(host), harness.PutInstance(host, "a", at(i, 0)))
 		w.published(host, 1)
 	}
 	first := w.delta(nil)

@@ -24,8 +24,8 @@ import (
 func TestUnrulyClientsAffectOnlyThemselves(t *testing.T) {
 	t.Parallel()
 	w := start(t)
-	changes := []*registryv1.Change{harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)),
-		harness.PutInstance("orders.shop", "b", at(1, 1)), harness.PutService("big.shop")}
+	changes := []*registryv1.Change{harness.WithoutRamp("orders.shop"), harness.PutService("orders.shop"), harness.PutInstance("orders.shop", "a", at(1, 0)),
+		harness.PutInstance("orders.shop", "b", at(1, 1)), harness.WithoutRamp("big.shop"), harness.PutService("big.shop")}
 	for i := range 900 {
 		addr := netip.AddrFrom4([4]byte{12, 0, byte(i >> 8), byte(i)})
 		changes = append(changes, harness.PutInstance("big.shop", fmt.Sprintf("i-%03d", i), netip.AddrPortFrom(addr, 8443)))
@@ -178,7 +178,7 @@ func TestRejectedNameIsIsolated(t *testing.T) {
 	w := start(t)
 	hosts := []string{"bad.shop", "ledger.shop", "orders.shop"}
 	for i, host := range hosts {
-		w.api.Apply(t, harness.PutService(host), harness.PutInstance(host, "a", at(i, 0)))
+		w.api.Apply(t, harness.WithoutRamp(host), harness.PutService(host), harness.PutInstance(host, "a", at(i, 0)))
 		w.published(host, 1)
 	}
 	c := w.delta(func(r *rawxds.Response) rawxds.Answer {
