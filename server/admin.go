@@ -28,8 +28,13 @@ func (s *Server) newAdmin() *admin.Server {
 		Taps: s.taps, API: s.cfg.Limits.API,
 		Record: s.writer.Record, ReleaseSource: s.writer.Confirm, Holders: s.holders,
 		ReleaseQuarantine: s.shards.ReleaseQuarantine, Stance: s.shards.Stance, ReleaseBrake: s.releaseBrake,
-		TestContract: s.testContract, Rollouts: s.report.rollouts,
+		TestContract: s.testContract, Rollouts: s.report.rollouts, DialBack: s.dialBack,
 	})
+}
+
+func (s *Server) dialBack(uid registry.UID) (admin.DialBack, bool) {
+	d, ok := s.reports.DialBack(uid)
+	return admin.DialBack(d), ok
 }
 
 func (s *Server) releaseBrake(context.Context) (bool, error) { return s.shards.ReleaseBrake(), nil }

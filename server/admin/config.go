@@ -64,6 +64,9 @@ type Config struct {
 	// Rollouts lists the services whose changed contract is on its way into
 	// effect. Nil: none ever is.
 	Rollouts func() []registry.Name
+	// DialBack says how far the proof of an instance's address by dialling it back
+	// is; not ok: it is not to be dialled. Nil: none ever is.
+	DialBack func(registry.UID) (d DialBack, ok bool)
 	// Holders lists the open streams that know a service.
 	Holders func(registry.Name) []uint64
 	// TestContract replays the recorded minutes of a service against a contract
@@ -101,6 +104,15 @@ type Inspection struct {
 	Third health.Third
 	// Rollout is a changed contract on its way into effect; nil: there is none.
 	Rollout *Rollout
+}
+
+// DialBack is report.DialBack: how far the proof of an instance's address is.
+type DialBack struct {
+	Turn    bool // it is being dialled; else others of its identity come first
+	Probers int  // that are at work
+	// Prober met another identity than the one registered, at At; zero: none did.
+	Prober health.Prober
+	At     time.Time
 }
 
 // RolloutState is how far a changed contract is.

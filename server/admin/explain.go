@@ -30,6 +30,7 @@ type subject struct {
 	stance   *health.Stance
 	clients  *adminv1.ClientCounts
 	now      time.Time
+	dialBack func(registry.UID) (DialBack, bool) // nil: nobody is dialled back
 }
 
 // Explain says why a service and its instances stand as they do.
@@ -59,6 +60,7 @@ func (s *Server) Explain(ctx context.Context, req *adminv1.ExplainRequest) (*adm
 		return nil, status.Hidden("service", n.String()) // deleted meanwhile
 	}
 	j.view, j.stance, j.clients, j.now = snap.Get(n), s.stance(), s.holders(who, n), time.Now()
+	j.dialBack = s.cfg.DialBack
 	return &adminv1.ExplainResponse{Service: j.explain(only)}, nil
 }
 
@@ -181,6 +183,9 @@ func (j *subject) instance(x *health.Explanation) *adminv1.InstanceExplanation {
 	if m := j.member(v.UID); m != nil {
 		out.Weight, out.BaseWeight, out.Listed = m.Weight, m.BaseWeight, m.Listed
 	}
+	if !v.Member {
+		out.Detail += j.unproved(v.UID)
+	}
 	for _, c := range classes {
 		e := j.class(x, c)
 		if e.Primary {
@@ -190,6 +195,30 @@ func (j *subject) instance(x *health.Explanation) *adminv1.InstanceExplanation {
 	}
 	out.NotTheCause, out.Dampers = j.asides(x), j.instanceDampers(x)
 	return out
+}
+
+// unproved says what came of dialling an instance back, where that has to prove
+// its address; it begins with a semicolon.
+func (j *subject) unproved(uid registry.UID) string {
+	if j.dialBack == nil {
+		return ""
+	}
+	d, ok := j.dialBack(uid)
+	switch {
+	case !ok:
+		return ""
+	case !d.Turn:
+		return "; its dial-back waits until others of its identity are proved or gone"
+	case !d.At.IsZero():
+		in := ""
+		if d.Prober.Zone != "" {
+			in = " in zone " + d.Prober.Zone
+		}
+		return fmt.Sprintf("; prober %s%s met another identity there %s ago", d.Prober.Name, in, rounded(j.now.Sub(d.At)))
+	case d.Probers == 0:
+		return "; a prober has to meet its identity there, and none is at work"
+	}
+	return "; probers dial it back, and none has met its identity there yet"
 }
 
 func (j *subject) member(uid registry.UID) *views.Member {

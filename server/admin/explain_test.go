@@ -114,6 +114,35 @@ func TestWhy(t *testing.T) {
 	})
 }
 
+// TestWhyAnAddressIsNotProved: what came of dialling an instance back, of one
+// that is not admitted alone.
+func TestWhyAnAddressIsNotProved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		u := w.put(checkoutName, checkout, "10.0.0.1", "10.0.0.2")
+		w.report(u[0], health.Serving)
+		first := w.explain(operator, u[1].String()).GetInstances()[0].GetDetail()
+		for _, row := range []struct {
+			is   DialBack
+			want string
+		}{
+			{DialBack{Probers: 2}, "; its dial-back waits until others of its identity are proved or gone"},
+			{DialBack{Turn: true}, "; a prober has to meet its identity there, and none is at work"},
+			{DialBack{Turn: true, Probers: 2}, "; probers dial it back, and none has met its identity there yet"},
+			{DialBack{Turn: true, Probers: 2, Prober: health.Prober{Name: "p1", Zone: "b"}, At: time.Now().Add(-2 * time.Second)},
+				"; prober p1 in zone b met another identity there 2s ago"},
+		} {
+			w.dialBack = func(registry.UID) (DialBack, bool) { return row.is, true }
+			if got := w.explain(operator, u[1].String()).GetInstances()[0].GetDetail(); got != first+row.want {
+				t.Errorf("%+v: %q", row.is, got)
+			}
+			if got := w.explain(operator, u[0].String()).GetInstances()[0]; !got.GetMember() || strings.Contains(got.GetDetail(), "dial") {
+				t.Errorf("a member: %q", got.GetDetail())
+			}
+		}
+	})
+}
+
 // TestWhyIsForThoseWhoMayAsk: unknown and forbidden alike.
 func TestWhyIsForThoseWhoMayAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -74,6 +74,7 @@ type world struct {
 	rollout    *Rollout
 	rollouts   []registry.Name
 	third      health.Third
+	dialBack   func(registry.UID) (DialBack, bool)
 	edit       func(*health.Explanation)
 	trial      func(context.Context, registry.Name, registry.Contract, time.Duration) (ContractTrial, error)
 }
@@ -163,6 +164,12 @@ func (w *world) config() Config {
 			w.released = append(w.released, fmt.Sprintf("region after %d records", len(w.records)))
 			w.stance = nil
 			return true, nil
+		},
+		DialBack: func(uid registry.UID) (d DialBack, ok bool) {
+			if w.dialBack == nil {
+				return d, false
+			}
+			return w.dialBack(uid)
 		},
 		Rollouts: func() []registry.Name { return w.rollouts },
 		Holders: func(n registry.Name) (streams []uint64) {

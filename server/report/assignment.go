@@ -203,6 +203,7 @@ type judged struct {
 	uid     registry.UID
 	service registry.Name
 	result  Result
+	dialed  bool // the prober is to dial it back, and not to probe it
 }
 
 // judge says of each bound position whether the prober may speak of it now.
@@ -218,8 +219,10 @@ func (a *assignment) judge(now time.Time, name string, bound []registry.UID, at 
 		}
 		if t := a.targets.byUID[j.uid]; t != nil {
 			j.service, j.result = t.service.name, OutOfScope
-			if working && t.wants == probed && a.probers.Assigns(j.uid, t.probers(), name) {
-				j.result = Accepted
+			if working && t.wants != noProbe && a.probers.Assigns(j.uid, t.probers(), name) {
+				if j.dialed = t.wants == dialedBack; !j.dialed {
+					j.result = Accepted
+				}
 			}
 		}
 		into = append(into, j)
@@ -233,6 +236,38 @@ func (a *assignment) dialsBack(name string, uid registry.UID) bool {
 	defer a.mu.Unlock()
 	t := a.targets.byUID[uid]
 	return t != nil && t.wants == dialedBack && a.probers.Assigns(uid, t.probers(), name)
+}
+
+// meets notes that a prober which was to dial an instance back met another
+// identity there.
+func (a *assignment) meets(p health.Prober, uid registry.UID, at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t := a.targets.byUID[uid]; t != nil && t.wants == dialedBack {
+		t.met = met{p, at}
+	}
+}
+
+// DialBack is how far the proof of an instance's address is.
+type DialBack struct {
+	Turn    bool // it is being dialled; else others of its identity come first
+	Probers int  // that are at work
+	// Prober met another identity than the one registered, at At; zero: none did.
+	Prober health.Prober
+	At     time.Time
+}
+
+// DialBack says how far the proof of an instance's address by dialling it back
+// is; not ok where it is not to be dialled.
+func (s *Service) DialBack(uid registry.UID) (d DialBack, ok bool) {
+	a := s.assignment
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := a.targets.byUID[uid]
+	if t == nil || t.wants != dialedBack {
+		return d, false
+	}
+	return DialBack{Turn: a.targets.mayBeDialed(t), Probers: a.probers.Len(), Prober: t.met.prober, At: t.met.at}, true
 }
 
 // waiting reports whether no assignment is given out yet: after a start the

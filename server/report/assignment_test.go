@@ -324,6 +324,61 @@ func TestDialBacks(t *testing.T) {
 	})
 }
 
+// TestWhoWasMet: a dial-back that meets another identity proves nothing and
+// counts for nothing; what it met is kept to be told, of whoever was to dial.
+func TestWhoWasMet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limits.Default().Reports
+		l.DialBacks = 1
+		w := newWorld(l)
+		a, b := pair(t, w, 9)
+		unproved := shop(1, 2)
+		for i := range unproved.Instances {
+			unproved.Instances[i].Row.Proof = registry.Unproved
+		}
+		w.service.Changed(unproved)
+		alive(t, time.Second, a, b)
+		if d, ok := w.service.DialBack(1); !ok || !d.Turn || d.Probers != 2 || !d.At.IsZero() {
+			t.Errorf("before any: %+v, %v", d, ok)
+		}
+		if d, ok := w.service.DialBack(2); !ok || d.Turn {
+			t.Errorf("one that waits: %+v, %v", d, ok)
+		}
+		for _, uid := range []registry.UID{9, 99} {
+			if _, ok := w.service.DialBack(uid); ok {
+				t.Errorf("%s is to be dialled", uid)
+			}
+		}
+		clear(w.results)
+		wrong := healthv1.ProbeResult_PROBE_RESULT_WRONG_IDENTITY
+		if got := a.report(t, wrong, 1); got.GetAccepted() != 1 || len(w.got) != 0 {
+			t.Errorf("tally %v, submitted %+v", got, w.got)
+		}
+		if d, _ := w.service.DialBack(1); d.Prober != (health.Prober{Name: "a", Zone: "za"}) || !d.At.Equal(time.Now()) {
+			t.Errorf("after one: %+v", d)
+		}
+		// An ordinary result about it, and the word of somebody who is not at work.
+		if got := b.report(t, ok, 1); got.GetOutOfScope() != 1 {
+			t.Errorf("a probe of it: %v", got)
+		}
+		if tally, _ := w.probes(proberID("c"), &healthv1.ProbeBind{Instances: []string{"i1"}}, &healthv1.ProbeBatch{Instance: []uint32{0}, Result: []healthv1.ProbeResult{wrong}}); tally.GetOutOfScope() != 1 {
+			t.Errorf("a stranger: %v", tally)
+		}
+		if d, _ := w.service.DialBack(1); d.Prober.Name != "a" || len(w.proved) != 0 {
+			t.Errorf("after all: %+v, proved %v", d, w.proved)
+		}
+		moved := shop(1)
+		moved.Instances[0].Row.Proof = registry.Unproved
+		moved.Instances[0].Row.Endpoint.Addr = netip.MustParseAddr("10.7.7.7")
+		w.service.Changed(moved)
+		if d, ok := w.service.DialBack(1); !ok || !d.At.IsZero() {
+			t.Errorf("at another address: %+v, %v", d, ok)
+		}
+		a.stop()
+		b.stop()
+	})
+}
+
 // TestChangesOfTargets: rows that come, change and go, a service that is deleted
 // and one whose row does not decode, and who is a member.
 func TestChangesOfTargets(t *testing.T) {

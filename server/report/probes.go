@@ -123,6 +123,10 @@ func (st *probeStream) batch(now time.Time, b *healthv1.ProbeBatch) error {
 		r, name := st.judged[i].result, st.judged[i].service
 		s.UID = st.judged[i].uid
 		switch {
+		case st.judged[i].dialed && s.Result == health.ProbeWrongIdentity:
+			// It is no evidence: it says why the address is not proved.
+			r = Accepted
+			st.service.assignment.meets(prober, s.UID, s.At)
 		case r != Accepted:
 		case age > staleAfter:
 			r = Stale

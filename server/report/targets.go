@@ -64,7 +64,15 @@ type target struct {
 	// confirming and third are the evaluator's wishes (health.Probing).
 	confirming, third bool
 	member            membership
+	met               met
 	revision          uint64 // rises with each change of what a prober is told
+}
+
+// met is the last word of a prober that dialled a target back and met somebody
+// else than the identity registered; zero: there is none.
+type met struct {
+	prober health.Prober
+	at     time.Time
 }
 
 // want is what a target is there for.
@@ -144,6 +152,9 @@ func (ts *targets) put(svc *probedService, c *registry.InstanceChange, touched [
 	if t == nil {
 		t = &target{service: svc}
 		svc.instances[c.UID], ts.byUID[c.UID] = t, t
+	}
+	if t.row != nil && (t.row.Endpoint != c.Row.Endpoint || t.row.Identity != c.Row.Identity) {
+		t.met = met{} // it was met elsewhere, or another was meant
 	}
 	t.row, t.profile = c.Row, c.Profile
 	was := t.wants
