@@ -102,7 +102,7 @@ func (s *Server) reportEvents() report.Events {
 }
 
 func (s *Server) tapSample(who identity.Principal, n registry.Name, sample *health.Sample, result report.Result) {
-	if !s.taps.Wanted() {
+	if !s.taps.Wanted(n) {
 		return
 	}
 	t := admin.Sample{At: sample.At, Name: n, UID: sample.UID, Class: sample.Class, Reporter: who, Count: 1}
@@ -121,7 +121,7 @@ func (s *Server) tapSample(who identity.Principal, n registry.Name, sample *heal
 }
 
 func (s *Server) tapOutcomes(who identity.Principal, n registry.Name, o *health.Outcomes, result report.Result) {
-	if !s.taps.Wanted() {
+	if !s.taps.Wanted(n) {
 		return
 	}
 	all := make([]admin.Sample, 0, len(o.Entries))
@@ -167,7 +167,7 @@ func (s *Server) loadDropped(who identity.Principal, n views.Name, why xds.LoadD
 	}
 	s.report.metrics.Reports(classNames[registry.ClassCallers], result.String(), entries)
 	s.report.metrics.LoadDropped(why.String(), entries)
-	if !n.IsZero() && s.taps.Wanted() {
+	if s.taps.Wanted(n) {
 		s.taps.Offer(admin.Sample{At: time.Now(), Name: n, Class: registry.ClassCallers, Reporter: who,
 			Detail: "entries of a load report", Count: uint32(entries), Refused: why.String()})
 	}

@@ -25,7 +25,7 @@ type Server struct {
 // New returns a Server.
 func New(cfg Config) *Server {
 	return &Server{cfg: cfg, sizes: paging.Sizes{Default: cfg.API.DefaultPageSize, Most: cfg.API.PageSize},
-		trials: make(chan struct{}, trialsAtOnce)}
+		trials: make(chan struct{}, cfg.API.Trials)}
 }
 
 // Register adds the service to a gRPC server.

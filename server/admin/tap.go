@@ -15,6 +15,7 @@ import (
 	adminv1 "github.com/sightlinedev/sightline/proto/sightline/admin/v1"
 	registryv1 "github.com/sightlinedev/sightline/proto/sightline/registry/v1"
 	"github.com/sightlinedev/sightline/registry"
+	"github.com/sightlinedev/sightline/server/limits"
 	"github.com/sightlinedev/sightline/server/status"
 )
 
@@ -23,8 +24,6 @@ const (
 	// counted. tapBatch is how many go into one answer.
 	tapQueue = 1024
 	tapBatch = 256
-	// tapReaders bounds the taps that are open at once.
-	tapReaders = 32
 )
 
 // Sample is one piece of evidence as it came in, for whoever taps.
@@ -51,8 +50,8 @@ type Calls struct {
 // Taps hands samples to whoever taps. Offer never waits, and costs one atomic
 // read while nobody does.
 type Taps struct {
-	open atomic.Int32
-	stop chan struct{} // closed by Close
+	wanted atomic.Pointer[map[registry.Name]bool] // services that are tapped; nil: none; never changed
+	stop   chan struct{}                          // closed by Close
 
 	mu      sync.Mutex
 	closed  bool
@@ -75,13 +74,16 @@ func (t *Taps) Close() {
 	}
 }
 
-// Wanted reports whether anybody taps: whoever has to put a Sample together
-// asks first.
-func (t *Taps) Wanted() bool { return t.open.Load() > 0 }
+// Wanted reports whether anybody taps the service: whoever has to put a Sample
+// together asks first, so that one tap does not cost every service's evidence.
+func (t *Taps) Wanted(n registry.Name) bool {
+	names := t.wanted.Load()
+	return names != nil && (*names)[n]
+}
 
 // Offer hands samples to the readers that asked for them.
 func (t *Taps) Offer(samples ...Sample) {
-	if !t.Wanted() {
+	if t.wanted.Load() == nil {
 		return
 	}
 	t.mu.Lock()
@@ -93,6 +95,7 @@ func (t *Taps) Offer(samples ...Sample) {
 
 // tap is one reader.
 type tap struct {
+	who     identity.ID
 	name    registry.Name
 	uid     registry.UID // 0: every instance
 	classes registry.ClassSet
@@ -103,22 +106,45 @@ type tap struct {
 	lost  uint64
 }
 
-func (t *Taps) add(r *tap) bool {
+// add opens a tap, or says which limit forbids it.
+func (t *Taps) add(r *tap, l *limits.API) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.readers) >= tapReaders {
-		return false
+	own := 0
+	for other := range t.readers {
+		if other.who == r.who {
+			own++
+		}
+	}
+	switch {
+	case own >= l.TapsPerCaller:
+		return status.Limit("API.TapsPerCaller", fmt.Sprintf("%d open taps of %s", l.TapsPerCaller, r.who))
+	case len(t.readers) >= l.Taps:
+		return status.Limit("API.Taps", fmt.Sprintf("%d open taps", l.Taps))
 	}
 	t.readers[r] = struct{}{}
-	t.open.Add(1)
-	return true
+	t.want()
+	return nil
 }
 
 func (t *Taps) remove(r *tap) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.readers, r)
-	t.open.Add(-1)
+	t.want()
+}
+
+// want brings up to date what Wanted answers by; the caller holds mu.
+func (t *Taps) want() {
+	if len(t.readers) == 0 {
+		t.wanted.Store(nil)
+		return
+	}
+	names := make(map[registry.Name]bool)
+	for r := range t.readers {
+		names[r.name] = true
+	}
+	t.wanted.Store(&names)
 }
 
 func (r *tap) take(samples []Sample) {
@@ -168,7 +194,7 @@ func (s *Server) Tap(req *adminv1.TapRequest, stream grpc.ServerStreamingServer[
 	if svc, serves := s.row(n); !s.mayInspect(who, n, serves) || svc == nil {
 		return status.Hidden("service", n.String())
 	}
-	r := &tap{name: n, wake: make(chan struct{}, 1)}
+	r := &tap{who: who.ID, name: n, wake: make(chan struct{}, 1)}
 	if ref := req.GetInstance(); ref != "" {
 		uid, ok := s.find(n, ref)
 		if !ok {
@@ -179,8 +205,8 @@ func (s *Server) Tap(req *adminv1.TapRequest, stream grpc.ServerStreamingServer[
 	if r.classes, err = classesOf(req.GetEvidenceClasses()); err != nil {
 		return err
 	}
-	if !s.cfg.Taps.add(r) {
-		return status.Limit("Admin.Taps", fmt.Sprintf("%d open taps", tapReaders))
+	if err := s.cfg.Taps.add(r, &s.cfg.API); err != nil {
+		return err
 	}
 	defer s.cfg.Taps.remove(r)
 	for {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +32,7 @@ func TestATapShowsWhatComesIn(t *testing.T) {
 		w := newWorld(t)
 		u := w.put(checkoutName, checkout, "10.0.0.1", "10.0.0.2")
 		taps := w.cfg.Taps
-		if taps.Wanted() {
+		if taps.Wanted(checkoutName) {
 			t.Error("wanted without a reader")
 		}
 		taps.Offer(sample(checkoutName, u[0], "")) // nobody hears it
@@ -83,8 +84,8 @@ func TestATapShowsWhatComesIn(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		if n := taps.open.Load(); n != 1 {
-			t.Errorf("%d taps are open", n)
+		if !taps.Wanted(checkoutName) || taps.Wanted(ledgerName) {
+			t.Error("one tap is open, of one service: whoever reports on another has to put no sample together")
 		}
 		taps.Close()
 		taps.Close()
@@ -92,7 +93,7 @@ func TestATapShowsWhatComesIn(t *testing.T) {
 		wants(t, err, codes.Unavailable, status.Stopping)
 		endAll()
 		synctest.Wait()
-		if taps.Wanted() {
+		if taps.Wanted(checkoutName) {
 			t.Error("a tap is left")
 		}
 	})
@@ -152,14 +153,25 @@ func TestWhoMayTap(t *testing.T) {
 		if err := try(reader, &adminv1.TapRequest{Namespace: "shop", Name: "checkout"}); grpcstatus.Code(err) != codes.DeadlineExceeded {
 			t.Error(err)
 		}
-		for range tapReaders {
-			ctx, cancel := context.WithCancel(as(operator))
-			defer cancel()
-			if _, err := w.Tap(ctx, &adminv1.TapRequest{Namespace: "shop", Name: "checkout"}); err != nil {
-				t.Fatal(err)
+		req := &adminv1.TapRequest{Namespace: "shop", Name: "checkout"}
+		for k := range w.cfg.API.Taps / w.cfg.API.TapsPerCaller {
+			who := fmt.Sprintf("spiffe://example.org/sightline/operator/o%d", k)
+			for range w.cfg.API.TapsPerCaller {
+				ctx, cancel := context.WithCancel(as(who))
+				defer cancel()
+				if _, err := w.Tap(ctx, req); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			// Nobody takes all of them.
+			wants(t, try(who, req), codes.ResourceExhausted, status.LimitExceeded)
+			if k == 0 {
+				if err := try(operator, req); grpcstatus.Code(err) != codes.DeadlineExceeded {
+					t.Errorf("another: %v", err)
+				}
 			}
 		}
-		synctest.Wait()
-		wants(t, try(operator, &adminv1.TapRequest{Namespace: "shop", Name: "checkout"}), codes.ResourceExhausted, status.LimitExceeded)
+		wants(t, try(operator, req), codes.ResourceExhausted, status.LimitExceeded)
 	})
 }

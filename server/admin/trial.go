@@ -14,11 +14,10 @@ import (
 )
 
 // Bounds of a contract's trial: how far back it begins by itself and at most,
-// how many run at once, and how many changes an answer lists.
+// and how many changes an answer lists.
 const (
 	trialSince   = time.Hour
 	trialAtMost  = 7 * 24 * time.Hour
-	trialsAtOnce = 2
 	trialChanges = 1000
 )
 
@@ -98,7 +97,7 @@ func (s *Server) TestContract(ctx context.Context, req *adminv1.TestContractRequ
 	case s.trials <- struct{}{}:
 		defer func() { <-s.trials }()
 	default:
-		return nil, status.Limit("Admin.Trials", fmt.Sprintf("%d contract tests at once", trialsAtOnce))
+		return nil, status.Limit("API.Trials", fmt.Sprintf("%d contract tests at once", cap(s.trials)))
 	}
 	trial, err := s.cfg.TestContract(ctx, n, draft, since)
 	if err != nil {

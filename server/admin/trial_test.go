@@ -131,8 +131,8 @@ func TestTrialsAreFew(t *testing.T) {
 			<-goOn
 			return ContractTrial{}, nil
 		}
-		results := make(chan error, trialsAtOnce)
-		for range trialsAtOnce {
+		results := make(chan error, w.cfg.API.Trials)
+		for range w.cfg.API.Trials {
 			go func() {
 				_, err := w.TestContract(as(operator), draftOf(nil))
 				results <- err
@@ -142,7 +142,7 @@ func TestTrialsAreFew(t *testing.T) {
 		_, err := w.TestContract(as(operator), draftOf(nil))
 		wants(t, err, codes.ResourceExhausted, status.LimitExceeded)
 		close(goOn)
-		for range trialsAtOnce {
+		for range w.cfg.API.Trials {
 			if err := <-results; err != nil {
 				t.Error(err)
 			}

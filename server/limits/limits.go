@@ -72,6 +72,9 @@ type API struct {
 	DefaultPageSize     int    // objects of a list page that asks for none
 	ApplyObjects        int    // objects in one Apply
 	UnknownNamesPerCall int    // names answered NOT_FOUND to one identity per minute before it is limited
+	Taps                int    // open taps of evidence
+	TapsPerCaller       int    // of those, of one identity
+	Trials              int    // contract tests that run at once
 }
 
 // Reports bounds the ingestion of evidence.
@@ -151,6 +154,7 @@ func Default() Limits {
 		API: API{
 			ConcurrentStreams: 100, MaxRequestBytes: 256 << 10, WatchesPerSource: 256, WatchFilter: 5000,
 			PageSize: 1000, DefaultPageSize: 100, ApplyObjects: 1000, UnknownNamesPerCall: 6000,
+			Taps: 32, TapsPerCaller: 8, Trials: 2,
 		},
 		Reports: Reports{
 			MaxMessageBytes: 64 << 10, Instances: 1000, Callees: 20000, Targets: 200000,
