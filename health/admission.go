@@ -2,8 +2,6 @@ package health
 
 import (
 	"time"
-
-	"github.com/sightlinedev/sightline/registry"
 )
 
 // admissionSilence is how long a new instance of which nothing is heard waits
@@ -70,7 +68,7 @@ func (e *Evaluator) admit(i *instance, now time.Time) (waits note, admitted bool
 	case i.seen.bad != 0:
 		return noteUnadmittedBad, false
 	case i.profile.Supplies == 0, e.someGood(i):
-	case i.terms.silence == registry.SilenceIneligible, now.Before(e.admitsAt(i)):
+	case i.silenceTakesOut(), now.Before(e.admitsAt(i)):
 		// A contract that calls silence ineligible does not admit on it.
 		return noteUnadmittedWaits, false
 	}

@@ -73,7 +73,7 @@ func (e *Evaluator) describeUnadmitted(i *instance, n note) string {
 		return fmt.Sprintf("not admitted: failed within its first ramp (%s: %s); tried again after %s",
 			i.retry.rule, i.retry.why, i.retry.again().Sub(i.retry.at))
 	case noteUnadmittedWaits:
-		if i.terms.silence == registry.SilenceIneligible {
+		if i.silenceTakesOut() {
 			return fmt.Sprintf("not admitted: waits for first good evidence of %s", classNames(i.profile.Supplies))
 		}
 		return fmt.Sprintf("not admitted: waits for first good evidence of %s, or %s of silence",

@@ -137,7 +137,7 @@ func (e *Evaluator) ApplyRows(now time.Time, c registry.Change) {
 // forgiveSilence clears what silence took out where silence takes nobody out
 // any more: nothing else could bring back an instance that is never heard of.
 func (e *Evaluator) forgiveSilence(i *instance) {
-	if i.terms.silence != registry.SilenceIneligible || i.profile.Supplies == 0 {
+	if !i.silenceTakesOut() {
 		i.outs.clear(R6)
 	}
 }
@@ -155,7 +155,11 @@ func (e *Evaluator) put(c *registry.InstanceChange, now time.Time) {
 		i.lease = lease{}
 		i.outs.clear(R1)
 	}
+	if gained := c.Profile.Supplies &^ i.profile.Supplies; gained != 0 {
+		i.gained, i.gainedAt = gained, now
+	}
 	i.row, i.profile, i.terms = c.Row, c.Profile, e.termsIn(c.Row.Zone)
+	i.readAt = time.Time{}
 	e.forgiveSilence(i)
 	e.touch(i)
 }

@@ -15,6 +15,10 @@ type instance struct {
 	// quietFrom is where silence is counted from while nothing was heard: the
 	// latest of birth, own start, and the end of an own gap.
 	quietFrom time.Time
+	// gained are the classes that a change of its profile added, and gainedAt when:
+	// they have had no time to speak before.
+	gained   registry.ClassSet
+	gainedAt time.Time
 	// startLimit is when a start of ours is long enough ago for callers to be
 	// called silent (HEALTH.md §1); zero for an instance born later.
 	startLimit time.Time

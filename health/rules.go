@@ -2,8 +2,6 @@ package health
 
 import (
 	"time"
-
-	"github.com/sightlinedev/sightline/registry"
 )
 
 // note says which of a rule's cases fired; describe turns it into text, and
@@ -132,7 +130,7 @@ func (e *Evaluator) silent(i *instance, now time.Time) (finding, bool) {
 	if _, silent := e.allSilent(i, now); !silent {
 		return finding{}, false
 	}
-	if i.terms.silence == registry.SilenceIneligible {
+	if i.silenceTakesOut() {
 		i.outs.set(mark{rule: R6, at: now})
 		return finding{state: Ineligible, rule: R6, note: noteSilent}, true
 	}

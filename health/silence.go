@@ -17,9 +17,12 @@ var classes = [...]registry.EvidenceClass{registry.ClassProbe, registry.ClassSel
 
 // silentAt is the moment from which the class counts as silent for the
 // instance if it gives no further sample: its limit after the latest of the
-// last sample, birth, own start and own gap.
+// last sample, birth, own start, own gap, and the moment from which it is supplied.
 func (e *Evaluator) silentAt(i *instance, c registry.EvidenceClass) time.Time {
 	from := laterOf(i.heard(c), i.quietFrom)
+	if i.gained.Has(c) {
+		from = laterOf(from, i.gainedAt)
+	}
 	switch c {
 	case registry.ClassSelf:
 		return from.Add(i.self.silence())
@@ -68,6 +71,14 @@ func (e *Evaluator) allSilent(i *instance, now time.Time) (since time.Time, sile
 		since = laterOf(since, at)
 	}
 	return since, true
+}
+
+// silenceTakesOut reports whether silence of every class makes the instance
+// ineligible, by its contract. Where callers alone are supplied it does not: nobody
+// calls what is out or was never in, so nothing could ever bring it back.
+func (i *instance) silenceTakesOut() bool {
+	callers := registry.ClassSet(0).With(registry.ClassCallers)
+	return i.terms.silence == registry.SilenceIneligible && i.profile.Supplies&^callers != 0
 }
 
 // className is how a person reads an evidence class.
