@@ -244,6 +244,10 @@ func checkContractFits(c *Contract, svc *Service, p *Profile) Violations {
 	if missing := c.Require &^ p.Supplies; missing != 0 {
 		v.add("require", "supplies", "contract %s requires the signal %s of service %s; profile %s does not supply it", c.Name, missing, svc.Name, profileWord(p))
 	}
+	if c.silenceIsForGood(p) {
+		v.add("silence", "re-entry", "service %s supplies callers alone (profile %s), and nobody calls what is out: what silence: ineligible takes out could never come back; supply probe or self, or leave silence: unknown",
+			svc.Name, profileWord(p))
+	}
 	if c.Probe.Port == "" {
 		return v
 	}
@@ -254,6 +258,12 @@ func checkContractFits(c *Contract, svc *Service, p *Profile) Violations {
 	}
 	v.add("probe.port", "exists", "service %s declares no port named %q", svc.Name, c.Probe.Port)
 	return v
+}
+
+// silenceIsForGood reports whether the contract takes silent instances out though
+// callers alone could bring them back, which call nobody that is out.
+func (c *Contract) silenceIsForGood(p *Profile) bool {
+	return c.Silence == SilenceIneligible && p.Supplies == ClassSet(0).With(ClassCallers)
 }
 
 func profileWord(p *Profile) string {

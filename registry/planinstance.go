@@ -213,6 +213,9 @@ func checkInstanceProfile(row *Instance, p *Profile, c *Contract) Violations {
 	if missing := c.Require &^ p.Supplies; missing != 0 {
 		v.add("profile", "supplies", "contract %s requires the signal %s; profile %s does not supply it", c.Name, missing, profileWord(p))
 	}
+	if c.silenceIsForGood(p) {
+		v.add("profile", "re-entry", "it supplies callers alone, and nobody calls what is out: what contract %s takes out for its silence could never come back; profile %s has to supply probe or self", c.Name, profileWord(p))
+	}
 	return v
 }
 

@@ -223,6 +223,9 @@ func mutation(t *testing.T, kind, full string, a map[string]string) registry.Mut
 	case "contract":
 		c := registry.Contract{Name: n, Source: a["source"], GuardPercent: uint32(num("guard")), Require: classes(a["require"])}
 		c.Probe.Port = a["probe-port"]
+		if a["silence"] == "ineligible" {
+			c.Silence = registry.SilenceIneligible
+		}
 		return registry.PutContract{Row: c, Mode: mode(a)}
 	case "profile":
 		_, external := a["external"]
