@@ -29,7 +29,8 @@ type reporter struct {
 	log     *slog.Logger
 	metrics *metrics.Metrics
 	sparse  *perMinute[string]
-	owners  *owners // nil: nobody is told of incidents
+	knocks  *perMinute[string] // of handshakes: whoever has no identity must not silence the rest
+	owners  *owners            // nil: nobody is told of incidents
 
 	mu      sync.Mutex
 	broken  []brokenRow            // rows that could not be read at the start
@@ -37,7 +38,7 @@ type reporter struct {
 }
 
 func newReporter(log *slog.Logger, version, build string, snapshot func() *views.Snapshot) *reporter {
-	return &reporter{log: log, sparse: newPerMinute[string](), rolling: make(map[registry.Name]bool),
+	return &reporter{log: log, sparse: newPerMinute[string](), knocks: newPerMinute[string](), rolling: make(map[registry.Name]bool),
 		metrics: metrics.New(version, build, func() metrics.Census { return census(snapshot()) })}
 }
 
@@ -113,7 +114,7 @@ func (r *reporter) handshake(port string, remote net.Addr, err error) {
 		r.metrics.Handshake(port, "broken")
 	}
 	from := svid.AddrOf(remote).String()
-	if r.sparse.first("handshake " + port + " " + from) {
+	if r.knocks.first(port + " " + from) {
 		r.log.Warn("handshake failed", "port", port, "from", from, "reason", err)
 	}
 }
@@ -122,7 +123,14 @@ func (r *reporter) guardEvents() guardEvents {
 	return guardEvents{
 		refused: func(method string, who identity.Principal, reason, rule string) {
 			r.metrics.CallRefused(reason)
-			if r.sparse.first("call " + reason + " " + who.String()) {
+			key, tell := "call "+reason+" "+who.String(), r.sparse
+			switch {
+			case who.ID.IsZero():
+				tell = r.knocks
+			case reason == "denied": // such a method has a row, so there are few
+				key += " " + method
+			}
+			if tell.first(key) {
 				r.log.Warn("call refused", "method", method, "caller", who.String(), "from", who.Addr.String(), "rule", rule)
 			}
 		},
