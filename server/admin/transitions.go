@@ -69,6 +69,8 @@ func (s *Server) ListTransitions(ctx context.Context, req *adminv1.ListTransitio
 		}
 		read += len(batch)
 		switch {
+		case !more && len(resp.GetTransitions()) == 0 && key == "":
+			return resp, s.knownAtAll(asked, req.GetInstance(), q.UID)
 		case !more:
 			return resp, nil
 		case read >= searchedEntries:
@@ -117,6 +119,24 @@ func (s *Server) queryOf(who identity.Principal, asked scope, req *adminv1.ListT
 		q.UID = uid
 	}
 	return q, nil
+}
+
+// knownAtAll refuses a name of which the log says nothing and that nothing has:
+// "nothing changed" would be no answer about what never was.
+func (s *Server) knownAtAll(asked scope, instance string, uid registry.UID) error {
+	if asked.name == "" {
+		return nil
+	}
+	n := asked.service()
+	if svc, _ := s.row(n); svc == nil {
+		return status.Hidden("service", n.String())
+	}
+	if instance != "" {
+		if _, live := s.find(n, uid.String()); !live {
+			return status.Hidden("instance", n.String()+"/"+instance)
+		}
+	}
+	return nil
 }
 
 func (s *Server) seesOnce(seen map[registry.Name]bool, who identity.Principal, n registry.Name) bool {

@@ -151,6 +151,11 @@ func TestWhatTheLogIsNotAsked(t *testing.T) {
 			{checkout, &adminv1.ListTransitionsRequest{Namespace: "bank", Name: "ledger"}, codes.NotFound, status.NotFound},
 			{checkout, &adminv1.ListTransitionsRequest{Namespace: "bank", Name: "nobody"}, codes.NotFound, status.NotFound},
 			{operator, &adminv1.ListTransitionsRequest{Namespace: "shop", Name: "checkout", Instance: "none"}, codes.NotFound, status.NotFound},
+			{operator, &adminv1.ListTransitionsRequest{Namespace: "shop", Name: "nobody"}, codes.NotFound, status.NotFound},
+			{operator, &adminv1.ListTransitionsRequest{Namespace: "shop", Name: "checkout", Instance: "i99"}, codes.NotFound, status.NotFound},
+			{operator, &adminv1.ListTransitionsRequest{Namespace: "shop", Name: "checkout"}, codes.OK, 0},
+			{operator, &adminv1.ListTransitionsRequest{Namespace: "shop", Name: "checkout", Instance: "a"}, codes.OK, 0},
+			{operator, &adminv1.ListTransitionsRequest{Namespace: "nowhere"}, codes.OK, 0},
 			{operator, &adminv1.ListTransitionsRequest{Name: "checkout"}, codes.InvalidArgument, status.InvalidField},
 			{operator, &adminv1.ListTransitionsRequest{Namespace: "shop", Instance: "a"}, codes.InvalidArgument, status.InvalidField},
 			{operator, &adminv1.ListTransitionsRequest{StartTime: &timestamppb.Timestamp{Seconds: 1 << 60}}, codes.InvalidArgument, status.InvalidField},
@@ -158,6 +163,13 @@ func TestWhatTheLogIsNotAsked(t *testing.T) {
 		} {
 			_, err := w.ListTransitions(as(c.who), c.req)
 			wants(t, err, c.grpc, c.code)
+		}
+		// Of a service that was deleted the log still speaks, and of an instance.
+		w.log = []Transition{{At: time.Now(), Name: registry.Name{Namespace: "shop", Service: "gone"}, UID: 99, Detail: "deleted"}}
+		for _, instance := range []string{"", "i99"} {
+			if got := w.walkLog(operator, &adminv1.ListTransitionsRequest{Namespace: "shop", Name: "gone", Instance: instance}, nil); !slices.Equal(got, []string{"deleted"}) {
+				t.Errorf("instance %q of a deleted service: %v", instance, got)
+			}
 		}
 		broken := New(w.cfg)
 		broken.cfg.Transitions = func(context.Context, TransitionQuery) ([]Transition, error) { return nil, errors.New("broken") }

@@ -46,13 +46,17 @@ func (a *app) readFile(file string) ([]byte, error) {
 	if file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, err
+			return nil, cannotRead(err)
 		}
 		defer f.Close()
 		in = f
 	}
 	return io.ReadAll(io.LimitReader(in, manifest.MaxFileSize+1))
 }
+
+// cannotRead is a mistake in the command line: commands whose exit code 1 says
+// that something differs must not say so of a file that is not there.
+func cannotRead(err error) error { return usagef("%w", err) }
 
 // repeated finds objects that two files declare; within a file the parser does.
 func repeated(objects []manifest.Object) (problems []error) {
@@ -78,7 +82,7 @@ func expand(paths []string) (files []string, err error) {
 		}
 		st, err := os.Stat(p)
 		if err != nil {
-			return nil, err
+			return nil, cannotRead(err)
 		}
 		if !st.IsDir() {
 			files = append(files, p)

@@ -81,6 +81,7 @@ type tapping struct {
 	why     *adminv1.ServiceExplanation
 	samples []*adminv1.Sample // kept for a format of one document
 	seen    int
+	told    bool // that nothing came, or something did
 	lost    uint64
 }
 
@@ -132,7 +133,7 @@ func (t *tapping) follow(ctx context.Context, conn *grpc.ClientConn) error {
 		return err
 	}
 	quiet := time.AfterFunc(tapQuiet, func() { fmt.Fprintln(t.err, t.silence()) })
-	defer quiet.Stop()
+	defer func() { t.told = !quiet.Stop() }()
 	for {
 		got, err := stream.Recv()
 		switch {
@@ -272,7 +273,7 @@ func (t *tapping) finish() error {
 		}
 		return t.printer().list(l)
 	}
-	if t.seen == 0 {
+	if t.seen == 0 && !t.told {
 		fmt.Fprintln(t.err, t.silence())
 	}
 	return nil
