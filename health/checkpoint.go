@@ -84,6 +84,8 @@ type storedQuarantine struct {
 	Count int           `json:"count,omitempty"`
 	Hold  time.Duration `json:"hold"` // that the next would have, clean hours aside
 	Last  time.Duration `json:"last"` // age of the last change
+	// Lifted: the guard gives it traffic all the same.
+	Lifted bool `json:"lifted,omitempty"`
 }
 
 type storedFlap struct {
@@ -155,7 +157,7 @@ func (q *quarantine) remember(now time.Time, t *terms) *storedQuarantine {
 	if len(flaps) == 0 && !q.runs() && q.nextHold(now, &t.quarantine) <= t.quarantine.Hold {
 		return nil
 	}
-	s := &storedQuarantine{Count: q.count, Hold: q.hold, Last: now.Sub(q.last)}
+	s := &storedQuarantine{Count: q.count, Hold: q.hold, Last: now.Sub(q.last), Lifted: q.lifted}
 	if q.runs() {
 		s.Since, s.Left = now.Sub(q.since), max(1, q.until.Sub(now))
 	}
@@ -280,7 +282,9 @@ func (r *remembered) resume(i *instance, start time.Time) {
 	q.hold, q.last, q.count = p.Hold, ago(start, p.Last), p.Count
 	if p.Left > 0 {
 		q.since, q.until = ago(start, p.Since), start.Add(p.Left)
-		i.ramp.holdUntil(q.until)
+		if q.lifted = p.Lifted; !q.lifted {
+			i.ramp.holdUntil(q.until)
+		}
 	}
 	for _, f := range p.Flaps {
 		q.flaps = append(q.flaps, Flap{At: ago(start, f.Age), Serving: f.Back, Rule: f.Rule})

@@ -28,6 +28,8 @@ type quarantine struct {
 	count int       // changes that led there, and those since
 	hold  time.Duration
 	last  time.Time // last change, ever
+	// lifted: the guard gives it traffic all the same, so that a ramp has begun.
+	lifted bool
 }
 
 func (q *quarantine) runs() bool { return !q.until.IsZero() }
@@ -40,7 +42,16 @@ func (q *quarantine) over(now time.Time) {
 	}
 }
 
-func (q *quarantine) end() { q.since, q.until, q.count = time.Time{}, time.Time{}, 0 }
+func (q *quarantine) end() { q.since, q.until, q.count, q.lifted = time.Time{}, time.Time{}, 0, false }
+
+// rampFrom is when the ramp of an instance begins that comes back now: at the end
+// of its quarantine, unless the guard lifted that.
+func (q *quarantine) rampFrom(now time.Time) time.Time {
+	if q.lifted {
+		return now
+	}
+	return laterOf(now, q.until)
+}
 
 // add counts a change between serving and ineligible. It reports whether a
 // quarantine begins with it: never with a trial, which waited for the end of one
@@ -128,6 +139,21 @@ func flapText(flaps []Flap, now time.Time) string {
 		parts = append(parts, fmt.Sprintf("%s%s %s ago", what, f.Rule, now.Sub(f.At).Round(time.Second)))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// LiftQuarantine says that the guard lists an instance in spite of its quarantine,
+// until that ends (HEALTH.md §8). Its ramp begins: at the first step, for as long as
+// the quarantine lasts, it would leave the others what the guard gives it a part of.
+// It may be said again and again; it reports whether it was news.
+func (e *Evaluator) LiftQuarantine(now time.Time, uid registry.UID) bool {
+	i := e.instances[uid]
+	if i == nil || !i.quarantine.runs() || i.quarantine.lifted {
+		return false
+	}
+	i.quarantine.lifted = true
+	i.ramp.release(now)
+	e.touch(i)
+	return true
 }
 
 // ReleaseQuarantine ends an instance's quarantine by an operator's word, and

@@ -71,7 +71,7 @@ func (r *ramp) next(t *terms) time.Time { return r.at.Add(t.ramp / time.Duration
 // startRamp puts a member at the first step, or at its full weight where the
 // contract wants no ramp.
 func (e *Evaluator) startRamp(i *instance, now time.Time) {
-	i.ramp = ramp{since: now, at: laterOf(now, i.quarantine.until)}
+	i.ramp = ramp{since: now, at: i.quarantine.rampFrom(now)}
 	if i.terms.ramp <= 0 {
 		e.endRamp(i)
 	}

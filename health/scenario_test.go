@@ -27,6 +27,7 @@ import (
 //	errors i1-i3 40% [by=r1-r2] [refused]   share of the calls there that fail; 0%: none
 //	stance [braked] [released=z1] [dead=z1] [blind=p1] [sees=p1]   the observers' word
 //	release i1       an operator ends a quarantine
+//	lift i1          the guard lists it in spite of its quarantine
 //	remove i1 deregistered|list|operator
 //	run 30s          ticks of 250 ms, printing what changes
 //	freeze 30s       no tick: an own gap
@@ -124,6 +125,8 @@ func (s *scenario) command(f []string) error {
 		s.e.Stand(s.now, parseStance(f[1:], s.now))
 	case "release":
 		fmt.Fprintf(&s.out, "%s released: %v\n", s.stamp(s.now), s.e.ReleaseQuarantine(s.now, uids(f[1])[0]))
+	case "lift":
+		s.e.LiftQuarantine(s.now, uids(f[1])[0])
 	case "weights":
 		s.showWeights()
 	case "say":

@@ -120,7 +120,7 @@ func NewAssembler(name Name, m Memory) *Assembler {
 
 // Memory returns what the next checkpoint should hold.
 func (a *Assembler) Memory() Memory {
-	m := Memory{HadMembers: a.hadMembers, Lifted: slices.Sorted(maps.Keys(a.guard.lifted))}
+	m := Memory{HadMembers: a.hadMembers, Lifted: a.Lifted()}
 	for _, key := range slices.Sorted(maps.Keys(a.guard.trips)) {
 		m.Trips = append(m.Trips, *a.guard.trips[key])
 	}
@@ -136,6 +136,14 @@ func (a *Assembler) Memory() Memory {
 		}
 	}
 	return m
+}
+
+// Lifted are the members whose quarantine the guard has lifted, by uid.
+func (a *Assembler) Lifted() []UID {
+	if len(a.guard.lifted) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(a.guard.lifted))
 }
 
 // Published tells the Assembler which version of the service is published now

@@ -307,6 +307,9 @@ func (r *rollout) judge(now time.Time) {
 	var c views.Candidate
 	c, r.assemble = r.mirror.Apply(now, views.Input{Change: r.pending, Verdicts: o.Changed})
 	r.pending, r.view = nil, c.View
+	if lift(now, r.beside, r.mirror) {
+		r.judgeAt = now
+	}
 }
 
 // alone are the zones whose guard is tripped by the wanted contract and not by

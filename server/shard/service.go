@@ -166,6 +166,9 @@ func (s *service) step(now time.Time) {
 		var c views.Candidate
 		c, s.assemble = s.assembler.Apply(now, views.Input{Change: s.pending, Verdicts: o.Changed})
 		s.pending = nil
+		if lift(now, s.evaluator, s.assembler) {
+			s.judgeAt = now
+		}
 		s.report(c.Incidents)
 		version = s.publish(now, c)
 	} else if due(s.publishAt, now) {
@@ -181,6 +184,14 @@ func (s *service) step(now time.Time) {
 		}
 	}
 	s.roll(now)
+}
+
+// lift tells the evaluator whose quarantine the guard lifted: their ramps begin.
+func lift(now time.Time, e *health.Evaluator, a *views.Assembler) (news bool) {
+	for _, uid := range a.Lifted() {
+		news = e.LiftQuarantine(now, uid) || news
+	}
+	return news
 }
 
 func (s *Set) feed(p views.Publication) {
