@@ -243,7 +243,7 @@ func (m Memory) restore(i *instance, start time.Time) {
 	i.verdict.Since = ago(start, r.Age)
 	i.stands = i.member && r.State.Serving()
 	for _, o := range r.Outs {
-		if o.Rule == R1 && i.row.Lease == 0 {
+		if o.Rule == R1 && (i.row.Lease == 0 || r.Lapsed == nil) {
 			continue // nothing could ever bring it back
 		}
 		i.outs.set(mark{rule: o.Rule, at: ago(start, o.Age), second: o.Second, why: o.Why})

@@ -108,7 +108,9 @@ func (e *Evaluator) turn(i *instance, f finding, now time.Time, o *Judgement) {
 	e.callers.moved(i)
 	if excused {
 		i.quarantine.takeBack()
-		if !i.onceFull {
+		if !i.onceFull || i.trial.onCallersWord {
+			// It was on its way up: so it is again, and a trial has its end.
+			i.trial.runs = i.trial.onCallersWord
 			e.startRamp(i, now)
 		}
 		return

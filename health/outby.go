@@ -70,14 +70,20 @@ func (o *outs) clear(r Rule) {
 }
 
 // confirmed reports whether more than one witness took the instance out: a
-// lapsed lease, its callers, or two classes (HEALTH.md §8).
+// lapsed lease, its callers, or two classes (HEALTH.md §8). Silence is nobody's
+// word.
 func (o outs) confirmed() bool {
+	var said registry.ClassSet
 	for k := range o {
-		if m := &o[k]; m.second || m.rule == R1 || m.rule == R4 || m.rule.class() != o[0].rule.class() {
+		m := &o[k]
+		if m.second || m.rule == R1 || m.rule == R4 {
 			return true
 		}
+		if m.rule != R6 {
+			said = said.With(m.rule.class())
+		}
 	}
-	return false
+	return said&(said-1) != 0
 }
 
 // class is the evidence class that a rule goes by, where that is one.
