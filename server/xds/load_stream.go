@@ -81,7 +81,7 @@ func (s *Server) loads(conn grpc.ServerStream) error {
 		srv: s, conn: conn, who: who, scope: s.scopeOf(who), key: s.connection(ctx), opened: time.Now(),
 		spoke: make(map[views.Name]time.Time),
 		end:   func(reason error) { tell(ctx, reason); cancel(reason) },
-		msg:   loadMessage{wantNode: true, limit: s.cfg.Limits.LoadReportBytes},
+		msg:   loadMessage{wantNode: true, limit: s.cfg.Limits.LoadReportBytes, large: s.largeLoads},
 	}
 	if err := s.enterLoads(l); err != nil {
 		return err
@@ -142,6 +142,7 @@ func (s *Server) endMute(now time.Time) {
 // read takes in reports until the stream ends.
 func (l *loadStream) read(ctx context.Context) error {
 	s := l.srv
+	defer l.msg.release() // of a report that could not be read
 	budget := rate.NewLimiter(loadRate, loadBurst)
 	for {
 		switch err := l.conn.RecvMsg(&l.msg); {

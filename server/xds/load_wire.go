@@ -54,6 +54,10 @@ type loadPart struct {
 type loadMessage struct {
 	limit    int  // bytes
 	wantNode bool // later ones repeat it, from some clients
+	// large has room for the large reports that are in memory at once, over all
+	// streams; nil: there is no bound. in: this one is among them.
+	large chan struct{}
+	in    bool
 
 	node     clientNode
 	size     int // above limit nothing was read
@@ -66,7 +70,12 @@ type loadMessage struct {
 const (
 	keptRows  = 4096 // what a stream keeps room for between reports
 	keptParts = 4096
-	keptNames = 8192
+	// A report of more than largeReport bytes is one of largeAtOnce that are read
+	// and taken in at a time: read, it takes twenty times its size, and one caller
+	// may have two thousand streams.
+	largeReport = 256 << 10
+	largeAtOnce = 4
+	keptNames   = 8192
 )
 
 // readWire reads a LoadStatsRequest.
@@ -77,6 +86,10 @@ func (m *loadMessage) readWire(b []byte) error {
 		return nil
 	}
 	m.release()
+	if m.large != nil && m.size > largeReport {
+		m.large <- struct{}{} // whoever is in goes on by itself, and leaves
+		m.in = true
+	}
 	return each(b, func(n protowire.Number, v []byte) error {
 		switch {
 		case n == loadCluster:
@@ -102,6 +115,10 @@ func (m *loadMessage) release() {
 	}
 	if len(m.names) > keptNames {
 		m.names = nil
+	}
+	if m.in {
+		m.in = false
+		<-m.large
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -158,6 +159,46 @@ func TestLoadMessageKeepsLittle(t *testing.T) {
 	if err := m.readWire(localities(t, 1)); err != nil || cap(m.rows) > keptRows {
 		t.Errorf("room for %d rows is kept, %v", cap(m.rows), err)
 	}
+}
+
+// Large reports are read a few at a time, and small ones beside them; one that
+// cannot be read makes room as well.
+func TestLargeLoadReportsAreReadAFewAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		large := localities(t, largeReport/10)
+		if len(large) <= largeReport {
+			t.Fatalf("%d bytes are not large", len(large))
+		}
+		room := make(chan struct{}, 1)
+		first, second, small := loadMessage{limit: 16 << 20, large: room}, loadMessage{limit: 16 << 20, large: room}, loadMessage{limit: 16 << 20, large: room}
+		if err := first.readWire(append(large[:len(large):len(large)], 0xff)); err == nil {
+			t.Fatal("what cannot be read was read")
+		}
+		read := make(chan error)
+		go func() { read <- second.readWire(large) }()
+		synctest.Wait()
+		if err := small.readWire(localities(t, 1)); err != nil || len(small.rows) != 1 {
+			t.Errorf("a small one: %v, %d rows", err, len(small.rows))
+		}
+		small.release()
+		select {
+		case err := <-read:
+			t.Errorf("two large ones at once: %v", err)
+		default:
+		}
+		first.release()
+		first.release()
+		if err := <-read; err != nil || len(second.rows) != largeReport/10 {
+			t.Errorf("the second: %v, %d rows", err, len(second.rows))
+		}
+		if len(room) != 1 {
+			t.Errorf("%d are counted", len(room))
+		}
+		second.release()
+		if len(room) != 0 {
+			t.Errorf("%d are counted after all", len(room))
+		}
+	})
 }
 
 // localities is a report of a gRPC client on n instances.

@@ -91,6 +91,7 @@ type Server struct {
 
 	connections *connections
 	rosters     *rosters
+	largeLoads  chan struct{} // load reports that are large, in memory at once
 
 	mu        sync.Mutex
 	draining  error
@@ -107,7 +108,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg: cfg, pool: newPool(), loaded: make(chan struct{}), stopping: make(chan struct{}),
-		connections: newConnections(), rosters: newRosters(),
+		connections: newConnections(), rosters: newRosters(), largeLoads: make(chan struct{}, largeAtOnce),
 		ads: newCensus(), lrs: newCensus(), reporters: make(map[*loadStream]struct{}),
 		stamping: make(map[views.Name]stamping), reminded: make(map[string]struct{}),
 	}
