@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -17,10 +18,15 @@ import (
 	"github.com/sightlinedev/sightline/server/desired"
 	"github.com/sightlinedev/sightline/server/paging"
 	"github.com/sightlinedev/sightline/server/status"
+	"github.com/sightlinedev/sightline/views"
 )
 
-// reasonAtMost bounds a justification, in characters.
-const reasonAtMost = 500
+// Bounds of what is put on record, in characters: a justification, and what the
+// attempt is about.
+const (
+	reasonAtMost = 500
+	targetAtMost = 300
+)
 
 // ListQuarantines returns the instances in quarantine, by service and uid.
 func (s *Server) ListQuarantines(ctx context.Context, req *adminv1.ListQuarantinesRequest) (*adminv1.ListQuarantinesResponse, error) {
@@ -28,7 +34,8 @@ func (s *Server) ListQuarantines(ctx context.Context, req *adminv1.ListQuarantin
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.complete(); err != nil {
+	snap, err := s.complete()
+	if err != nil {
 		return nil, err
 	}
 	asked := scope{req.GetNamespace(), req.GetName()}
@@ -42,7 +49,7 @@ func (s *Server) ListQuarantines(ctx context.Context, req *adminv1.ListQuarantin
 	}
 	var rows []paging.Keyed[*adminv1.QuarantinedInstance]
 	for _, k := range s.services(who) {
-		if !asked.covers(k.name) {
+		if !asked.covers(k.name) || allListed(snap.Get(k.name), k.instances) {
 			continue
 		}
 		found, ok, err := s.cfg.Inspect(ctx, k.name)
@@ -61,6 +68,14 @@ func (s *Server) ListQuarantines(ctx context.Context, req *adminv1.ListQuarantin
 		return nil, err
 	}
 	return &adminv1.ListQuarantinesResponse{Quarantines: page, NextPageToken: next}, nil
+}
+
+// allListed reports whether a service's view shows that none of its instances is
+// in quarantine: all are listed, and not because there are too few of them. Most
+// services are so, and their shards need not be asked.
+func allListed(v *views.View, instances int) bool {
+	return v != nil && len(v.Members) == instances && !v.Guard.Tripped && v.Confidence != views.ConfidenceDegraded &&
+		!slices.ContainsFunc(v.Members, func(m *views.Member) bool { return !m.Listed })
 }
 
 func (s *Server) quarantined(n registry.Name, x *health.Explanation) *adminv1.QuarantinedInstance {
@@ -177,8 +192,23 @@ func (a *release) check() error {
 }
 
 func (a *release) entry(allowed bool, reason string) desired.Record {
-	return desired.Record{At: time.Now(), Actor: a.who.String(), Address: a.who.Addr.String(), Action: a.action, Target: a.target,
-		Allowed: allowed, Reason: reason}
+	return desired.Record{At: time.Now(), Actor: a.who.String(), Address: a.who.Addr.String(), Action: a.action, Target: clipped(a.target, targetAtMost),
+		Allowed: allowed, Reason: clipped(reason, reasonAtMost)}
+}
+
+// clipped is a text as a log can hold it: a request may name anything.
+func clipped(text string, most int) string {
+	kept := make([]rune, 0, min(len(text), most))
+	for _, r := range text {
+		if len(kept) == most {
+			return string(kept) + "…"
+		}
+		if unicode.IsControl(r) {
+			r = '?'
+		}
+		kept = append(kept, r)
+	}
+	return string(kept)
 }
 
 // record makes the attempt durable, before its effect.

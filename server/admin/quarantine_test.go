@@ -1,10 +1,12 @@
 package admin
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"unicode"
 
 	"google.golang.org/grpc/codes"
 
@@ -12,6 +14,7 @@ import (
 	adminv1 "github.com/sightlinedev/sightline/proto/sightline/admin/v1"
 	"github.com/sightlinedev/sightline/registry"
 	"github.com/sightlinedev/sightline/server/status"
+	"github.com/sightlinedev/sightline/views"
 )
 
 func ending(instance, why string) *adminv1.ReleaseQuarantineRequest {
@@ -115,6 +118,64 @@ func TestBrakesAreReleased(t *testing.T) {
 		wants(t, err, codes.FailedPrecondition, status.NothingHeld)
 		if len(w.records) != 5 || w.released[0] != "region after 3 records" {
 			t.Errorf("records %+v, released %v", w.records, w.released)
+		}
+	})
+}
+
+// TestOnRecordIsWhatALogCanHold: a refused attempt is on record also where it
+// names a thing that cannot be.
+func TestOnRecordIsWhatALogCanHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		odd := "x\nAllowed=true" + strings.Repeat("é", 10_000)
+		_, err := w.ReleaseQuarantine(as(operator), &adminv1.ReleaseQuarantineRequest{Namespace: odd, Name: odd, Instance: odd, Justification: "y"})
+		wants(t, err, codes.NotFound, status.NotFound)
+		_, err = w.ReleaseBrake(as(operator), &adminv1.ReleaseBrakeRequest{Source: odd, Justification: "y"})
+		wants(t, err, codes.FailedPrecondition, status.NothingHeld)
+		if len(w.records) != 2 {
+			t.Fatalf("%d records", len(w.records))
+		}
+		for _, r := range w.records {
+			if n := len(r.Target) + len(r.Reason); n > 4*(reasonAtMost+targetAtMost) || strings.ContainsFunc(r.Target+r.Reason, unicode.IsControl) {
+				t.Errorf("%d bytes: %q", n, r.Target)
+			}
+		}
+	})
+}
+
+// TestWhoIsListedIsNotAskedFor: a service whose view shows that nobody is held
+// out costs its shard nothing; any doubt does.
+func TestWhoIsListedIsNotAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		u := w.put(checkoutName, checkout, "10.0.0.1", "10.0.0.2")
+		asked := 0
+		inspect := w.cfg.Inspect
+		s := New(w.cfg)
+		s.cfg.Inspect = func(ctx context.Context, n registry.Name) (Inspection, bool, error) {
+			asked++
+			return inspect(ctx, n)
+		}
+		good := func() *views.View {
+			return view(checkoutName, 9, map[registry.UID]views.State{u[0]: views.Eligible, u[1]: views.Eligible})
+		}
+		for name, row := range map[string]struct {
+			edit func(*views.View)
+			want int
+		}{
+			"all listed": {func(*views.View) {}, 0},
+			"one out":    {func(v *views.View) { v.Members[1].Listed = false }, 1},
+			"draining":   {func(v *views.View) { v.Members[1].Listed, v.Members[1].Draining = false, true }, 1},
+			"unadmitted": {func(v *views.View) { v.Members = v.Members[:1] }, 1},
+			"guard":      {func(v *views.View) { v.Guard.Tripped = true }, 1},
+			"degraded":   {func(v *views.View) { v.Confidence = views.ConfidenceDegraded }, 1},
+		} {
+			v := good()
+			row.edit(v)
+			w.snapshot, asked = views.NewSnapshot(true, v), 0
+			if _, err := s.ListQuarantines(callerOf(operator), &adminv1.ListQuarantinesRequest{}); err != nil || asked != row.want {
+				t.Errorf("%s: asked %d times, %v", name, asked, err)
+			}
 		}
 	})
 }
