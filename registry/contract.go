@@ -2,6 +2,7 @@ package registry
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -194,8 +195,8 @@ func (v *Violations) dependencies(ds []Dependency) {
 	seen := make(map[string]bool, len(ds))
 	for i, d := range ds {
 		at := index("dependencies", i)
-		if d.Name == "" || len(d.Name) > MaxDNSName || !utf8.ValidString(d.Name) || !printable(d.Name) {
-			v.add(at+".name", "dependency-name", "%q is empty, longer than %d bytes or not printable", d.Name, MaxDNSName)
+		if why := CheckDependencyName(d.Name); why != "" {
+			v.add(at+".name", "dependency-name", "%s", why)
 		}
 		if seen[d.Name] {
 			v.add(at+".name", "unique", "%q is declared twice", d.Name)
@@ -211,6 +212,15 @@ func (v *Violations) dependencies(ds []Dependency) {
 			v.add(at+".authority", "shared", "%s is shared: its failure would take every replica out at once; use weight reduction or informational", d.Name)
 		}
 	}
+}
+
+// CheckDependencyName says what keeps s from naming a dependency, in a contract
+// or in an instance's word about itself. It returns "" for a good one.
+func CheckDependencyName(s string) string {
+	if s == "" || len(s) > MaxDNSName || !utf8.ValidString(s) || !printable(s) {
+		return strconv.Quote(s[:min(len(s), MaxDNSName)]) + " is empty, longer than " + strconv.Itoa(MaxDNSName) + " bytes or not printable"
+	}
+	return ""
 }
 
 func (v *Violations) quarantine(q *Quarantine) {

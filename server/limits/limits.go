@@ -81,6 +81,7 @@ type API struct {
 type Reports struct {
 	MaxMessageBytes int     // of one message on a report stream
 	Instances       int     // uids bound on one stream of self-reports
+	Dependencies    int     // names of dependencies bound on one stream of self-reports
 	Callees         int     // uids bound on one stream of outcomes, and reporters on it
 	Targets         int     // uids bound on one stream of probe results
 	Streams         int     // open report streams per (identity, source address)
@@ -157,7 +158,7 @@ func Default() Limits {
 			Taps: 32, TapsPerCaller: 8, Trials: 2,
 		},
 		Reports: Reports{
-			MaxMessageBytes: 64 << 10, Instances: 1000, Callees: 20000, Targets: 200000,
+			MaxMessageBytes: 64 << 10, Instances: 1000, Dependencies: 256, Callees: 20000, Targets: 200000,
 			Streams: 256, Rate: 20, Burst: 100, Inbox: 65536,
 			ProberSilence: 10 * time.Second, ProberGrace: 10 * time.Second,
 			AssignmentEvery: 500 * time.Millisecond, AssignmentPart: 1000, DialBacks: 8,

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -203,7 +204,8 @@ func TestAStreamThatIsTooFast(t *testing.T) {
 // TestFramesThatEndTheStream: each with its code, the rule and no sample.
 func TestFramesThatEndTheStream(t *testing.T) {
 	l := limits.Default().Reports
-	l.Instances = 2
+	l.Instances, l.Dependencies = 2, 1
+	needs := func(names ...string) *healthv1.SelfBind { return &healthv1.SelfBind{Dependencies: names} }
 	negative := batch(0, serving)
 	negative.Age = durationpb.New(-time.Second)
 	for name, row := range map[string]struct {
@@ -216,6 +218,10 @@ func TestFramesThatEndTheStream(t *testing.T) {
 		"uid zero":           {[]any{bind("i0")}, codes.InvalidArgument},
 		"too many ids":       {[]any{bind("i1", "i2", "i3")}, codes.ResourceExhausted},
 		"too many over time": {[]any{bind("i1", "i2"), bind("i3")}, codes.ResourceExhausted},
+		"too many needs":     {[]any{needs("db"), needs("queue")}, codes.ResourceExhausted},
+		"a need of no name":  {[]any{needs("")}, codes.InvalidArgument},
+		"a long need":        {[]any{needs(strings.Repeat("d", 60_000))}, codes.InvalidArgument},
+		"a need that rings":  {[]any{needs("db\a")}, codes.InvalidArgument},
 		"lengths differ":     {[]any{bind("i1"), &healthv1.SelfBatch{Instance: []uint32{0, 0}, Status: []healthv1.SelfStatus{serving}}}, codes.InvalidArgument},
 		"no status":          {[]any{bind("i1"), batch(0, 0)}, codes.InvalidArgument},
 		"unknown status":     {[]any{bind("i1"), batch(0, 77)}, codes.InvalidArgument},

@@ -71,9 +71,17 @@ func (st *selfStream) take(now time.Time, frame *healthv1.ReportSelfRequest, fir
 // bind appends ids. One that cannot be read is the reporter's fault and ends
 // the stream; one that it may not speak of stays bound to nothing.
 func (st *selfStream) bind(b *healthv1.SelfBind) error {
-	limit := st.service.cfg.Limits.Instances
-	if n := max(len(st.bound)+len(b.GetInstances()), len(st.dependencies)+len(b.GetDependencies())); n > limit {
-		return status.Limit("Reports.Instances", fmt.Sprintf("%d ids on one stream", limit))
+	l := &st.service.cfg.Limits
+	switch {
+	case len(st.bound)+len(b.GetInstances()) > l.Instances:
+		return status.Limit("Reports.Instances", fmt.Sprintf("%d ids on one stream", l.Instances))
+	case len(st.dependencies)+len(b.GetDependencies()) > l.Dependencies:
+		return status.Limit("Reports.Dependencies", fmt.Sprintf("%d dependencies on one stream", l.Dependencies))
+	}
+	for i, name := range b.GetDependencies() {
+		if why := registry.CheckDependencyName(name); why != "" {
+			return status.Field(status.InvalidField, fmt.Sprintf("bind.dependencies[%d]", i), "dependency-name", why)
+		}
 	}
 	told := false
 	for i, text := range b.GetInstances() {
