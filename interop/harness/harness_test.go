@@ -132,6 +132,16 @@ func TestFreeBlockIsFreeAtEveryOffset(t *testing.T) {
 	}
 }
 
+// A block of more than a hundred ports keeps others out of all of it.
+func TestFreeBlockHoldsEveryHundredItIsGiven(t *testing.T) {
+	base := FreeBlock(t, 0, 147)
+	for _, hundred := range []int{0, 100} {
+		if _, ok := reserve(base, []int{hundred}); ok {
+			t.Errorf("another test is given the ports from %d", base+hundred)
+		}
+	}
+}
+
 func TestDigOutputIsRead(t *testing.T) {
 	a := parseDig(`
 ; <<>> DiG 9.18 <<>> x

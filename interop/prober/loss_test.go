@@ -242,7 +242,9 @@ func TestC35MassLossAndFlaps(t *testing.T) {
 		}
 	}
 	loud.all(10, serving)
-	orders.states(30*time.Second, viewv1.State_STATE_ELIGIBLE, 10)
+	// After 15 s of it; twice that and more when the machine stood still meanwhile:
+	// a hold begins again after evidence was missing.
+	orders.states(60*time.Second, viewv1.State_STATE_ELIGIBLE, 10)
 	orders.guarded(60*time.Second, false)
 
 	orders.flap(few, loud, quiet, some)
