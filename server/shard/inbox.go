@@ -274,6 +274,12 @@ func (b *inbox) giveBack(d delivery) {
 
 // empty forgets what the mail held and keeps its memory.
 func (m *mail) empty() {
+	if len(m.renewals) > keptRoom { // a map never shrinks
+		m.renewals = nil
+	}
+	if len(m.urgent) > keptRoom {
+		m.urgent = nil
+	}
 	clear(m.renewals)
 	clear(m.samples)
 	clear(m.outcomes)
