@@ -201,6 +201,30 @@ func TestAStreamThatIsTooFast(t *testing.T) {
 	}
 }
 
+// TestNobodyPressesForEver: a stream that is too fast gets each word against its
+// instance through once, not as often as it repeats or alternates them.
+func TestNobodyPressesForEver(t *testing.T) {
+	const draining = healthv1.SelfStatus_SELF_STATUS_DRAINING
+	l := limits.Default().Reports
+	l.Rate, l.Burst = 0.001, 1
+	w := newWorld(l)
+	frames := []any{bind("i1"), batch(0, notServing)}
+	for range 50 {
+		frames = append(frames, batch(0, draining), batch(0, notServing), batch(0, serving))
+	}
+	tally, err := w.run(web, frames...)
+	if err != nil || tally.GetAccepted() != 3 || tally.GetLimited() != 148 {
+		t.Errorf("%v, tally %v", err, tally)
+	}
+	var heard []health.SelfStatus
+	for _, s := range w.got {
+		heard = append(heard, s.Status)
+	}
+	if !slices.Equal(heard, []health.SelfStatus{health.NotServing, health.Draining, health.NotServing}) {
+		t.Errorf("heard %v", heard)
+	}
+}
+
 // TestFramesThatEndTheStream: each with its code, the rule and no sample.
 func TestFramesThatEndTheStream(t *testing.T) {
 	l := limits.Default().Reports

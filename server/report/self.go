@@ -27,8 +27,16 @@ type selfStream struct {
 	foreign      map[uint32]registry.UID // of those: what was asked for, by position
 	dependencies []string
 	budget       *rate.Limiter
-	tally        *healthv1.Tally
+	// pressed is what each position said against its instance since the stream
+	// was last within its rate: beyond that only news pass.
+	pressed map[uint32]said
+	tally   *healthv1.Tally
 }
+
+// said is a set of statuses, by bit.
+type said uint8
+
+func (s said) has(st health.SelfStatus) bool { return s&(1<<st) != 0 }
 
 // ReportSelf takes an instance's word about itself until the stream ends, and
 // answers with what became of the samples.
@@ -130,6 +138,9 @@ func (st *selfStream) batch(now time.Time, b *healthv1.SelfBatch) error {
 		return err
 	}
 	full := !st.budget.AllowN(now, 1)
+	if !full {
+		clear(st.pressed)
+	}
 	var unattributed, limited int
 	byService := make(map[registry.Name][]health.Sample)
 	for i, at := range b.GetInstance() {
@@ -143,7 +154,7 @@ func (st *selfStream) batch(now time.Time, b *healthv1.SelfBatch) error {
 			continue
 		}
 		sample.UID = row.UID
-		if full && !sample.Urgent() {
+		if full && !st.news(at, &sample) {
 			limited++
 			st.show(row.Service, &sample, Limited)
 			continue
@@ -158,6 +169,20 @@ func (st *selfStream) batch(now time.Time, b *healthv1.SelfBatch) error {
 		st.service.count(st.tally, class, Accepted, len(samples))
 	}
 	return nil
+}
+
+// news reports whether a sample must not be lost though the stream is too fast:
+// it speaks against its instance, and did not in the same words a moment ago.
+// Each wakes the shard, so repeating them would keep it awake.
+func (st *selfStream) news(at uint32, s *health.Sample) bool {
+	if !s.Urgent() || st.pressed[at].has(s.Status) {
+		return false
+	}
+	if st.pressed == nil {
+		st.pressed = make(map[uint32]said)
+	}
+	st.pressed[at] |= 1 << s.Status
+	return true
 }
 
 func (st *selfStream) show(n registry.Name, s *health.Sample, r Result) {
