@@ -300,6 +300,19 @@ func TestTheInboxUsesItsMemoryAgain(t *testing.T) {
 	}
 }
 
+// Reports that somebody called nobody have no counts, and are bounded all the same.
+func TestEmptyReportsAreBounded(t *testing.T) {
+	b := newInbox(100)
+	for range 1000 {
+		if n := b.putOutcomes(checkout, &health.Outcomes{}); n != 0 {
+			t.Fatalf("%d counts of none were dropped", n)
+		}
+	}
+	if n := len(b.take().mail[checkout].outcomes); n != 100 {
+		t.Errorf("%d reports wait", n)
+	}
+}
+
 // A flood leaves no room behind: large reports and many samples take their memory
 // with them.
 func TestTheInboxForgetsAFlood(t *testing.T) {

@@ -171,12 +171,13 @@ func (b *inbox) putSamples(n registry.Name, samples []health.Sample) (dropped in
 // putOutcomes copies one report, or returns how many counts were dropped
 // because the inbox is full.
 func (b *inbox) putOutcomes(n registry.Name, o *health.Outcomes) (dropped int) {
+	counts := max(1, len(o.Entries)) // that somebody called nobody takes room as well
 	b.mu.Lock()
-	if b.ordinary+len(o.Entries) > b.limit {
+	if b.ordinary+counts > b.limit {
 		b.mu.Unlock()
 		return len(o.Entries)
 	}
-	b.ordinary += len(o.Entries)
+	b.ordinary += counts
 	var own *health.Outcomes
 	if last := len(b.spare) - 1; last >= 0 {
 		own, b.spare = b.spare[last], b.spare[:last]
