@@ -10,6 +10,12 @@ ENVOY_VERSION := 1.40.0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOBUILD := CGO_ENABLED=0 go build -trimpath -ldflags "-X main.version=$(VERSION)"
 
+# Suites of real processes, those that wait longest first. They wait more than they
+# compute and hold servers and callers to deadlines, so they run two at a time, and
+# after everything that computes.
+PEERS := ./interop/demo ./interop/prober ./interop/evidence ./interop/registry ./interop/xds \
+	./interop/envoy ./interop/grpcgo ./interop/harness ./interop/tools
+
 # Packages whose tests run under the race detector in `make test`.
 RACE := ./health/... ./views ./views/wire ./registry/... ./identity/... ./server/xds/... ./server/shard/... ./server/watch/...
 
@@ -25,7 +31,8 @@ build: ## build bin/sightline
 test: build envoy $(TOOLS)/gotestsum $(TOOLS)/grpcurl ## run every test, real peers included
 	@.ci/peers
 	$(TOOLS)/gotestsum --format pkgname-and-test-fails -- -race -timeout 15m $(RACE)
-	$(TOOLS)/gotestsum --format pkgname-and-test-fails -- -timeout 15m $$(go list ./... | grep -vxFf <(go list $(RACE)))
+	$(TOOLS)/gotestsum --format pkgname-and-test-fails -- -timeout 15m $$(go list ./... | grep -vxFf <(go list $(RACE) $(PEERS)))
+	$(TOOLS)/gotestsum --format pkgname-and-test-fails -- -p 2 -timeout 30m $(PEERS)
 
 demo: build envoy ## run the main job with real traffic (Ctrl-C ends it)
 	$(BIN) demo $(ARGS)
@@ -41,7 +48,7 @@ proto: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc ## regene
 
 interop: build envoy $(TOOLS)/grpcurl ## only the tests against real peers
 	@.ci/peers
-	go test -count=1 -timeout 15m ./interop/...
+	go test -count=1 -p 2 -timeout 30m $(PEERS)
 
 bench: build ## every benchmark, full size (docs/PERFORMANCE.md has figures)
 	go run ./interop/bench -run all -json
@@ -51,10 +58,10 @@ fuzz: ## each fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)
 
 race: ## every test under the race detector
-	go test -race -timeout 30m ./...
+	go test -race -p 2 -timeout 45m ./...
 
 cover: ## coverage of the whole, as a percentage a package
-	go test -coverprofile=cover.out ./... && go tool cover -func=cover.out | tail -n 1
+	go test -p 2 -timeout 30m -coverprofile=cover.out ./... && go tool cover -func=cover.out | tail -n 1
 
 clean: ## remove what was built (keeps .cache)
 	rm -rf bin cover.out
