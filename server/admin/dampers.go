@@ -203,12 +203,12 @@ func (s *Server) activeDampers(ctx context.Context, who identity.Principal, snap
 		if v == nil || !braked && !rollouts[k.name] && !v.Guard.Tripped && !holdsBack(v) {
 			continue
 		}
-		found, ok, err := s.cfg.Inspect(ctx, k.name)
+		found, at, ok, err := s.looks.of(ctx, k.name)
 		if err != nil {
 			break
 		}
 		if ok {
-			j := subject{name: k.name, view: v, found: found, now: time.Now()}
+			j := subject{name: k.name, view: v, found: found, now: at}
 			a.service(&j)
 		}
 	}

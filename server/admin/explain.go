@@ -54,12 +54,12 @@ func (s *Server) Explain(ctx context.Context, req *adminv1.ExplainRequest) (*adm
 			return nil, status.Hidden("instance", n.String()+"/"+ref)
 		}
 	}
-	if j.found, ok, err = s.cfg.Inspect(ctx, n); err != nil {
+	if j.found, j.now, ok, err = s.looks.of(ctx, n); err != nil {
 		return nil, notInspected(err)
 	} else if !ok {
 		return nil, status.Hidden("service", n.String()) // deleted meanwhile
 	}
-	j.view, j.stance, j.clients, j.now = snap.Get(n), s.stance(), s.holders(who, n), time.Now()
+	j.view, j.stance, j.clients = snap.Get(n), s.stance(), s.holders(who, n)
 	j.dialBack = s.cfg.DialBack
 	return &adminv1.ExplainResponse{Service: j.explain(only)}, nil
 }

@@ -52,7 +52,7 @@ func (s *Server) ListQuarantines(ctx context.Context, req *adminv1.ListQuarantin
 		if !asked.covers(k.name) || allListed(snap.Get(k.name), k.instances) {
 			continue
 		}
-		found, ok, err := s.cfg.Inspect(ctx, k.name)
+		found, _, ok, err := s.looks.of(ctx, k.name)
 		if err != nil {
 			return nil, notInspected(err)
 		}
@@ -241,6 +241,7 @@ func notInspected(err error) error {
 	return status.Errorf(status.Stopping, "the evaluation does not answer: %v", err)
 }
 
+// inspectOne asks the shard itself: something is decided by it.
 func (s *Server) inspectOne(ctx context.Context, n registry.Name, uid registry.UID) (*health.Explanation, error) {
 	found, ok, err := s.cfg.Inspect(ctx, n)
 	if err != nil {

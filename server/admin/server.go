@@ -20,12 +20,15 @@ type Server struct {
 	cfg    Config
 	sizes  paging.Sizes
 	trials chan struct{} // room for the contract tests that run at once
+	looks  *inspections
 }
 
 // New returns a Server.
 func New(cfg Config) *Server {
-	return &Server{cfg: cfg, sizes: paging.Sizes{Default: cfg.API.DefaultPageSize, Most: cfg.API.PageSize},
+	s := &Server{cfg: cfg, sizes: paging.Sizes{Default: cfg.API.DefaultPageSize, Most: cfg.API.PageSize},
 		trials: make(chan struct{}, cfg.API.Trials)}
+	s.looks = newInspections(func(ctx context.Context, n registry.Name) (Inspection, bool, error) { return s.cfg.Inspect(ctx, n) })
+	return s
 }
 
 // Register adds the service to a gRPC server.

@@ -69,8 +69,13 @@ func (a *app) dial(t target) (*grpc.ClientConn, error) {
 		}
 		return nil, &exitError{code: exitFailure, err: err, hint: hint}
 	}
-	return grpc.NewClient(t.API, grpc.WithTransportCredentials(src.ClientCredentials(svid.OurServer(src.TrustDomain()))))
+	return grpc.NewClient(t.API, grpc.WithTransportCredentials(src.ClientCredentials(svid.OurServer(src.TrustDomain()))),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(answerBytes)))
 }
+
+// answerBytes bounds an answer: explaining a service of ten thousand instances
+// takes far more than gRPC allows by itself.
+const answerBytes = 256 << 20
 
 // explain adds to a connection failure what a person needs next. Time that ran
 // out before there was a connection is one.
