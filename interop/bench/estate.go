@@ -120,11 +120,12 @@ func assignment(v *views.View) *endpointv3.ClusterLoadAssignment {
 	for _, m := range v.Members {
 		l := zones[m.Zone]
 		if l == nil {
-			l = &endpointv3.LocalityLbEndpoints{Locality: &corev3.Locality{Region: m.Region, Zone: m.Zone}}
+			l = &endpointv3.LocalityLbEndpoints{Locality: &corev3.Locality{Region: m.Region, Zone: m.Zone}, LoadBalancingWeight: wrapperspb.UInt32(0)}
 			zones[m.Zone] = l
 			a.Endpoints = append(a.Endpoints, l)
 		}
 		l.LbEndpoints = append(l.LbEndpoints, endpointOf(m))
+		l.LoadBalancingWeight.Value += m.Weight
 	}
 	slices.SortFunc(a.Endpoints, func(x, y *endpointv3.LocalityLbEndpoints) int {
 		if x.Locality.Zone < y.Locality.Zone {
