@@ -67,7 +67,9 @@ func TestEmptyList(t *testing.T) {
 		w.settle()
 		w.gave(w.responses(e, rawxds.CDS, 1)[0], []string{"s0000.shop", "s0001.shop", "s0002.shop"})
 		must(t, e.Ask(rawxds.CDS, "s0001.shop")) // names end a wildcard, and an empty list is none any more
+		w.settle()
 		must(t, e.Ask(rawxds.CDS))
+		w.settle()
 		must(t, e.Ask(rawxds.CDS, "s0001.shop"))
 		w.settle()
 		n := len(e.Responses(rawxds.CDS))
