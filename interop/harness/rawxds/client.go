@@ -96,6 +96,7 @@ type Client struct {
 	names      map[string][]string // state of the world: the list last asked for
 	version    map[string]string   // state of the world: last accepted
 	history    []*Response
+	decided    map[string]int // responses that were applied, refused, or are thought about
 	violations []string
 	err        error
 	shown      *Watermark // state of the world: of this stream
@@ -136,7 +137,7 @@ func newClient(node *corev3.Node, react Reaction) *Client {
 	return &Client{
 		react: react, node: node, done: make(chan struct{}), changed: make(chan struct{}),
 		held: make(map[string]map[string]Resource), names: make(map[string][]string),
-		version: make(map[string]string), shown: NewWatermark(), watermark: NewWatermark(),
+		version: make(map[string]string), decided: make(map[string]int), shown: NewWatermark(), watermark: NewWatermark(),
 	}
 }
 
@@ -180,15 +181,21 @@ func (c *Client) note(do func()) {
 
 func (c *Client) answer(r *Response, a Answer) {
 	if a.After > 0 {
+		c.note(func() { c.decided[r.Type]++ })
 		select {
 		case <-time.After(a.After):
 		case <-c.context().Done():
 			return
 		}
 	}
-	if a.Reject == "" {
-		c.note(func() { c.apply(r) })
-	}
+	c.note(func() {
+		if a.Reject == "" {
+			c.apply(r)
+		}
+		if a.After == 0 {
+			c.decided[r.Type]++
+		}
+	})
 	if !a.Silent {
 		_ = c.acknowledge(r, a.Reject)
 	}
@@ -368,9 +375,14 @@ func (c *Client) Await(within time.Duration, condition func() bool) error {
 	}
 }
 
-// Count waits for the n-th response of a type and returns it; n counts from 1.
+// Count waits for the n-th response of a type, and until the client holds what it
+// accepts of it (unless it takes its time), and returns it; n counts from 1.
 func (c *Client) Count(typ string, n int, within time.Duration) (*Response, error) {
-	err := c.Await(within, func() bool { return len(c.Responses(typ)) >= n })
+	err := c.Await(within, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.decided[typ] >= n
+	})
 	if err != nil {
 		return nil, fmt.Errorf("response %d of %s: %w (have %d)", n, typ, err, len(c.Responses(typ)))
 	}
