@@ -19,8 +19,7 @@ type witness struct {
 	e       *Evaluator
 	now     time.Time
 	minutes []Minute
-	out     map[registry.UID]time.Time // since when; while it is out
-	gone    map[registry.UID]Verdict   // first withdrawal of each
+	gone    map[registry.UID]Verdict // first withdrawal of each
 	when    map[registry.UID]time.Time
 }
 

@@ -72,7 +72,6 @@ type world struct {
 
 	listed   []*views.Member
 	stance   *health.Stance
-	judgeAt  time.Time
 	assemble time.Time
 	offerAt  time.Time
 	changes  []registry.InstanceChange
