@@ -1,15 +1,12 @@
 package report
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
@@ -58,20 +55,10 @@ func (s *Service) ReportProbes(conn grpc.ClientStreamingServer[healthv1.ReportPr
 	}
 	st := &probeStream{service: s, who: who, name: name, tally: &healthv1.Tally{}, byService: make(map[registry.Name][]health.Sample),
 		budget: rate.NewLimiter(rate.Limit(s.cfg.Limits.Rate), s.cfg.Limits.Burst)}
-	for first := true; ; first = false {
-		frame, err := conn.Recv()
-		switch size := proto.Size(frame); {
-		case err == nil && size > s.cfg.Limits.MaxMessageBytes:
-			return tooLarge(s.cfg.Limits.MaxMessageBytes, size)
-		case errors.Is(err, io.EOF):
-			return conn.SendAndClose(&healthv1.ReportProbesResponse{Tally: st.tally})
-		case err != nil:
-			return err
-		}
-		if err := st.take(time.Now(), frame, first); err != nil {
-			return err
-		}
+	if err := receive(s.cfg.Limits.MaxMessageBytes, conn.Recv, st.take); err != nil {
+		return err
 	}
+	return conn.SendAndClose(&healthv1.ReportProbesResponse{Tally: st.tally})
 }
 
 func (st *probeStream) take(now time.Time, frame *healthv1.ReportProbesRequest, first bool) error {

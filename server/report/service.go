@@ -2,9 +2,13 @@ package report
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sightlinedev/sightline/health"
 	"github.com/sightlinedev/sightline/identity"
@@ -191,3 +195,23 @@ func unequal(field string, instances, entries int) error {
 // silent by then, and what a reporter saved up over an outage must not speak
 // (HEALTH.md §1, §2).
 const staleAfter = 30 * time.Second
+
+// receive hands a stream's frames to take, of which the first is told apart. It
+// returns nil at the reporter's end of the stream, else what ended it.
+func receive[F proto.Message](limit int, recv func() (F, error), take func(now time.Time, frame F, first bool) error) error {
+	for first := true; ; first = false {
+		frame, err := recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if size := proto.Size(frame); size > limit {
+			return tooLarge(limit, size)
+		}
+		if err := take(time.Now(), frame, first); err != nil {
+			return err
+		}
+	}
+}
